@@ -1,0 +1,63 @@
+"""What every cache of keys and values offers to a model and a runner. Knows nothing of models or of sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from triforce.tokens import TokenIds
+
+
+class Cache(Protocol):
+    """Rows (keys and values of one sequence, all layers) that attend to themselves.
+
+    One pass is: `sync`, then for each range of `missing` a forward in which every layer calls `attend` once, closed by
+    `advance`. A cache never needs to be told what was accepted: `sync` drops whatever is not a prefix of the tokens.
+    """
+
+    @property
+    def length(self) -> int:
+        """Rows held; the next row attended gets this position."""
+        ...
+
+    def sync(self, tokens: TokenIds) -> int:
+        """Keep the rows of the longest held prefix of `tokens`, drop all others; returns the new `length`."""
+        ...
+
+    def missing(self, end: int) -> Iterable[range]:
+        """The positions to feed, in order, so that the cache comes to `end`; mostly one range from `length`."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new rows of `layer` and attend causally.
+
+        `q` [n, heads, dim], `k` and `v` [n, kv_heads, dim], all unrotated: the cache applies RoPE its own way.
+        Returns [n, heads, dim] in the dtype of `q`.
+        """
+        ...
+
+    def advance(self, tokens: TokenIds) -> None:
+        """Close a pass: the rows just attended in every layer belong to `tokens` [n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One sequence's share of a ragged batch: its cache and how many of the batch's tokens are its own."""
+
+    cache: Cache
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """What a cache must know of the model it serves."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None = None  # positions a query sees back, itself included; None: all

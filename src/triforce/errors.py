@@ -1,0 +1,21 @@
+"""What a user can get wrong. Each message is one line and names the remedy; the command line prints it without traceback."""
+
+
+class TriForceError(Exception):
+    """Base of everything this package raises for a user's mistake."""
+
+
+class UsageError(TriForceError):
+    """An argument or setting that cannot be honoured."""
+
+
+class PromptError(TriForceError):
+    """A prompt that is empty, unreadable or longer than the model allows."""
+
+
+class ModelError(TriForceError):
+    """A checkpoint that is missing, damaged or not supported."""
+
+
+class DownloadError(TriForceError):
+    """A model or document that could not be fetched whole."""

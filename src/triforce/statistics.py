@@ -1,0 +1,17 @@
+"""What each level did: the record that command line, server and benchmark read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class LevelStats:
+    """One level's work: forward passes (or look-ups), tokens it drafted for the level above, how many of those were
+    accepted there, and the seconds spent in this level alone."""
+
+    name: str
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
