@@ -33,9 +33,9 @@ class SamplingParams:
 class Decoding:
     """How to decode: the method and the sizes of its levels. No setting here changes the law of the output.
 
-    `gamma1` tokens are drafted for the sparse level, `gamma2` for the target. `budget` rows are kept per KV head by the
-    sparse level: `sinks` first rows, the `recent` last ones, and the best chunks of `chunk` rows in between, selected by
-    `policy` anew every `stride` committed tokens. `slots` rows are kept by a small model's streaming cache.
+    `gamma1` tokens are drafted for the sparse level, `gamma2` for the target. `budget` rows are kept per KV head by
+    the sparse level: `sinks` first rows, the `recent` last ones, and the best chunks of `chunk` rows in between,
+    selected by `policy` anew every `stride` committed tokens. `slots` rows are seen by a small model's streaming cache.
     """
 
     method: str = "triforce"
@@ -58,7 +58,7 @@ class Decoding:
         least = self.sinks + self.recent + 2 * self.chunk
         _require(
             self.budget >= least,
-            f"budget is {self.budget} rows, fewer than sinks + recent window + two chunks: use --budget {least} or more",
+            f"budget is {self.budget} rows, too few for sinks, recent window and two chunks: use --budget {least} or more",
         )
         _require(self.slots >= self.sinks + 16, f"slots is {self.slots}: use at least sinks + 16 = {self.sinks + 16}")
 

@@ -1,4 +1,4 @@
-"""What a user can get wrong. Each message is one line and names the remedy; the command line prints it without traceback."""
+"""What a user can get wrong: one line each, naming the remedy. The command line prints it without traceback."""
 
 
 class TriForceError(Exception):

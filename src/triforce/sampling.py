@@ -25,7 +25,7 @@ class Sampler:
             self._generator.manual_seed(params.seed)
 
     def laws(self, logits: Tensor) -> Tensor:
-        """Laws [n, vocab] of `logits` [n, vocab] under the controls: temperature, top-k, top-p, min-p, in this order."""
+        """Laws [n, vocab] of `logits` [n, vocab]: temperature, then top-k, top-p and min-p, in this order."""
         logits = logits.to("cpu", torch.float32)
         params = self.params
         if params.temperature == 0.0:

@@ -53,7 +53,7 @@ class Drafter(Protocol):
     stats: LevelStats
 
     def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
-        """About `depth` tokens to follow `tokens`, or None. Whether to propose a token may depend on those before it."""
+        """About `depth` tokens to follow `tokens`, or None; whether to propose one may depend on those before it."""
         ...
 
 

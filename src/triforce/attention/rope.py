@@ -19,11 +19,27 @@ class Rope:
     scale: float = 1.0
 
     def table(self, positions: Tensor, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for `positions` [n]: two of [n, 1, rotary_dim], halves repeated, sine signed for `rotate`."""
+        """Cosines and sines for `positions` [n], each [n, 1, rotary_dim]: halves repeated, sine signed for `rotate`."""
         angles = positions.to(torch.float64)[:, None] * self.inv_freq
         cos, sin = angles.cos() * self.scale, angles.sin() * self.scale
         tables = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
         return tables[0][:, None].to(device, dtype), tables[1][:, None].to(device, dtype)
+
+
+class Rotation:
+    """The table of the pass at hand: computed for its first layer, reused by the others."""
+
+    def __init__(self, rope: Rope) -> None:
+        self._rope = rope
+        self._at = (-1, 0)
+        self._table: tuple[Tensor, Tensor] | None = None
+
+    def apply(self, x: Tensor, start: int) -> Tensor:
+        """Rotate `x` [n, heads, dim] at positions from `start`."""
+        if self._table is None or self._at != (start, len(x)):
+            self._at = (start, len(x))
+            self._table = self._rope.table(torch.arange(start, start + len(x)), x.dtype, x.device)
+        return rotate(x, self._table)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

@@ -27,8 +27,8 @@ class Cache(Protocol):
         """Keep the rows of the longest held prefix of `tokens`, drop all others; returns the new `length`."""
         ...
 
-    def missing(self, end: int) -> Iterable[range]:
-        """The positions to feed, in order, so that the cache comes to `end`; mostly one range from `length`."""
+    def missing(self, tokens: TokenIds) -> Iterable[range]:
+        """The positions of `tokens` to feed, in order, to hold them all; mostly one range from `length`."""
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,98 @@
+"""The full cache: every row, keys after RoPE at absolute positions. Dropping rows moves the end.
+
+It also remembers the last few queries of every layer, since the sparse cache selects rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from triforce.attention.reference import attend
+from triforce.attention.rope import Rope, Rotation
+from triforce.caches.base import CacheShape
+from triforce.tokens import TokenIds, TokenLog
+
+
+class FullCache:
+    """Rows [layers, kv_heads, capacity, dim] that grow by doubling past `capacity`."""
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        rope: Rope,
+        *,
+        capacity: int = 1024,
+        num_queries: int = 128,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.shape = shape
+        self.rope = rope
+        self.log = TokenLog()
+        self._rotation = Rotation(rope)
+        self.keys = torch.empty(
+            shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim, dtype=dtype, device=device
+        )
+        self.values = torch.empty_like(self.keys)
+        # Query of position p at p % num_queries: [layers, num_queries, heads, dim]
+        self._queries = torch.zeros(shape.num_layers, num_queries, shape.num_heads, shape.head_dim, device=device)
+        self._query_slots = torch.empty(0, dtype=torch.long)
+
+    @property
+    def length(self) -> int:
+        return len(self.log)
+
+    def serves(self, rope: Rope, num_queries: int) -> bool:
+        """Whether rows held here are right for a call with `rope` that remembers `num_queries` queries."""
+        same = torch.equal(self.rope.inv_freq, rope.inv_freq) and self.rope.scale == rope.scale
+        return same and self._queries.shape[1] >= num_queries
+
+    def sync(self, tokens: TokenIds) -> int:
+        self.log.truncate(self.log.common_prefix(tokens))
+        return self.length
+
+    def missing(self, tokens: TokenIds) -> Iterable[range]:
+        return [range(self.length, len(tokens))]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        start, end = self.length, self.length + len(q)
+        self._reserve(end)
+        q = self._rotation.apply(q, start)
+        self.keys[layer, :, start:end] = self._rotation.apply(k, start).transpose(0, 1)
+        self.values[layer, :, start:end] = v.transpose(0, 1)
+        self._remember(layer, start, q)
+        return attend(q, self.keys[layer, :, :end], self.values[layer, :, :end], self.shape.sliding_window)
+
+    def advance(self, tokens: TokenIds) -> None:
+        self.log.append(tokens)
+
+    def queries(self, end: int, num: int) -> Tensor:
+        """The rotated queries of the `num` positions before `end`: [layers, num, heads, dim] float32.
+
+        Those that lie `num_queries` or more before the newest position ever attended are forgotten and come wrong:
+        whoever selects by them drafts worse, and no more.
+        """
+        positions = torch.arange(max(end - num, 0), end, device=self._queries.device)
+        return self._queries[:, positions % self._queries.shape[1]]
+
+    def _remember(self, layer: int, start: int, q: Tensor) -> None:
+        num_queries = self._queries.shape[1]
+        kept = min(len(q), num_queries)
+        if layer == 0:
+            self._query_slots = torch.arange(start + len(q) - kept, start + len(q), device=q.device) % num_queries
+        self._queries[layer].index_copy_(0, self._query_slots, q[-kept:].float())
+
+    def _reserve(self, rows: int) -> None:
+        capacity = self.keys.shape[2]
+        if rows > capacity:
+            self.keys = _grown(self.keys, max(rows, 2 * capacity), self.length)
+            self.values = _grown(self.values, max(rows, 2 * capacity), self.length)
+
+
+def _grown(rows: Tensor, capacity: int, used: int) -> Tensor:
+    larger = rows.new_empty(*rows.shape[:2], capacity, rows.shape[3])
+    larger[:, :, :used] = rows[:, :, :used]
+    return larger

@@ -1,0 +1,80 @@
+"""Prompt lookup: proposes what followed the longest earlier occurrence of the last tokens. Needs no model.
+
+The longest suffix wins, the most recent one among equals (as in SuffixDecoding, arXiv 2411.04975, over one sequence).
+Its draft law is one-hot.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from triforce.sampling import Sampler, one_hot
+from triforce.speculative import Draft
+from triforce.statistics import LevelStats
+from triforce.tokens import TokenIds, TokenLog
+
+_CANDIDATES = 32  # most recent occurrences compared for the longest match
+_LONGEST = 32  # a longer match is not told apart
+
+
+class Lookup:
+    """Proposes up to `depth` tokens when at least the last `min_match` tokens occurred before."""
+
+    def __init__(self, vocab_size: int, min_match: int = 3) -> None:
+        self.stats = LevelStats("lookup")
+        self._vocab_size = vocab_size
+        self._min_match = min_match
+        self._log = TokenLog()
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions just after its occurrences
+
+    def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
+        del sampler
+        start = time.perf_counter()
+        self._index(tokens)
+        found = self._continuation(tokens)
+        drafted = _read_on(tokens, found, depth) if found is not None else []
+        self.stats.passes += 1
+        self.stats.seconds += time.perf_counter() - start
+        if not drafted:
+            return None
+        return Draft(drafted, one_hot(torch.tensor(drafted), self._vocab_size), [self.stats.name] * len(drafted))
+
+    def _index(self, tokens: TokenIds) -> None:
+        """Enter the n-grams that end before the last token, so that a match always has a continuation."""
+        n, kept = self._min_match, self._log.common_prefix(tokens[:-1])
+        for end in range(len(self._log), max(kept, n - 1), -1):
+            gram = tuple(self._log.ids[end - n : end].tolist())
+            self._ends[gram].pop()
+            if not self._ends[gram]:
+                del self._ends[gram]
+        self._log.truncate(kept)
+        self._log.append(tokens[kept:-1])
+        ids = self._log.ids[max(kept - n + 1, 0) :].tolist()
+        for end in range(n, len(ids) + 1):
+            self._ends.setdefault(tuple(ids[end - n : end]), []).append(end + max(kept - n + 1, 0))
+
+    def _continuation(self, tokens: TokenIds) -> int | None:
+        """The position after the longest earlier occurrence of a suffix of `tokens`."""
+        if len(tokens) < self._min_match:
+            return None
+        ends = self._ends.get(tuple(tokens[-self._min_match :].tolist()), [])[-_CANDIDATES:]
+        suffix = tokens[-_LONGEST:][::-1]
+        best, best_length = None, 0
+        for end in reversed(ends):
+            before = tokens[max(end - _LONGEST, 0) : end][::-1]
+            differ = before != suffix[: len(before)]
+            length = int(differ.argmax()) if differ.any() else len(before)
+            if length > best_length:
+                best, best_length = end, length
+        return best
+
+
+def _read_on(tokens: TokenIds, position: int, depth: int) -> list[int]:
+    """`depth` tokens from `position`; past the end the sequence is taken to repeat itself."""
+    period = len(tokens) - position
+    read: list[int] = tokens[position : position + depth].tolist()
+    for i in range(len(read), depth):
+        read.append(read[i - period])
+    return read

@@ -1,0 +1,244 @@
+"""The engine: prompt in, exact text out. Prefills, decodes by `step`, stops, and keeps the books."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from triforce.caches.full import FullCache
+from triforce.caches.sparse import NUM_QUERIES
+from triforce.completion import Completion, Generation, Timings
+from triforce.config import Decoding, SamplingParams
+from triforce.errors import ModelError, PromptError
+from triforce.methods import Parts, create_drafter
+from triforce.models.config import RopeScaling
+from triforce.models.decoder import Decoder
+from triforce.models.rope_scaling import build_rope
+from triforce.sampling import Sampler
+from triforce.speculative import step
+from triforce.text.chat import encode_chat
+from triforce.text.stream import TextStream
+from triforce.text.tokenizer import Tokenizer
+from triforce.tokens import TokenIds, extend
+
+_LONGEST_BLOCK = 128  # room beside a selection's queries for those of tokens drafted past it
+
+
+class Engine:
+    """A target model, perhaps a drafter, and the target's full cache, which the next call reuses as far as it fits.
+
+    One call at a time; a new call on the same engine ends the stream before it.
+    """
+
+    def __init__(self, target: Decoder, tokenizer: Tokenizer, draft: Decoder | None, load_seconds: float) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.draft = draft
+        self.load_seconds = load_seconds
+        self._cache: FullCache | None = None
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams | None = None,
+        decoding: Decoding | None = None,
+        *,
+        chat: bool = False,
+    ) -> Generation:
+        """The whole continuation of `prompt` (text, or token ids). Raises as `stream` does."""
+        stream = self.stream(prompt, sampling, decoding, chat=chat)
+        for _ in stream:
+            pass
+        return stream.generation()
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams | None = None,
+        decoding: Decoding | None = None,
+        *,
+        chat: bool = False,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Stream:
+        """Token by token; `chat` wraps the prompt in the model's chat template as one user message.
+
+        `on_prefill` hears (rows held, rows wanted) while the prompt is read. Raises `PromptError` for a prompt that is
+        empty or too long, `UsageError` for settings that cannot be honoured.
+        """
+        sampling = sampling or SamplingParams()
+        tokens = self._encode(prompt, chat)
+        self._check_length(len(tokens), sampling.max_new_tokens)
+        decoding = decoding or Decoding()
+        cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
+        parts = Parts(self.target, cache, self.draft, decoding)
+        return Stream(self, parts, tokens, sampling, on_prefill)
+
+    def _encode(self, prompt: str | Sequence[int], chat: bool) -> TokenIds:
+        if isinstance(prompt, str):
+            messages = [{"role": "user", "content": prompt}]
+            prompt = encode_chat(self.tokenizer, messages) if chat else self.tokenizer.encode(prompt)
+        if len(prompt) == 0:
+            raise PromptError("the prompt is empty: give some text, a file with -f, or - for standard input")
+        tokens = np.asarray(prompt, dtype=np.int32)
+        if tokens.min() < 0 or tokens.max() >= self.target.config.vocab_size:
+            raise PromptError(f"the prompt has a token id outside 0..{self.target.config.vocab_size - 1}")
+        return tokens
+
+    def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
+        limit = self.target.config.max_position
+        excess = prompt_tokens + new_tokens - limit
+        if excess <= 0:
+            return
+        factor = -(-(prompt_tokens + new_tokens) // limit)
+        remedy = f"shorten it or extend the model with --rope-scaling yarn:{factor}"
+        if prompt_tokens < limit:
+            remedy = f"ask for {limit - prompt_tokens:,} new tokens at most (-n), {remedy}"
+        raise PromptError(
+            f"the prompt's {prompt_tokens:,} tokens and {new_tokens:,} new ones are {excess:,} more than "
+            f"the {limit:,} that the model allows: {remedy}"
+        )
+
+    def _full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
+        """The cache of the last call, if it was made with the same rotation and remembers queries enough."""
+        rope = build_rope(self.target.config, context_length)
+        num_queries = NUM_QUERIES + decoding.stride + _LONGEST_BLOCK
+        cache = self._cache
+        if cache is None or not cache.serves(rope, num_queries):
+            cache = self._cache = FullCache(
+                self.target.cache_shape,
+                rope,
+                capacity=context_length + _LONGEST_BLOCK,
+                num_queries=num_queries,
+                dtype=self.target.dtype,
+                device=self.target.device,
+            )
+        return cache
+
+
+class Stream(Iterator[Completion]):
+    """Iterates over the completions of one call; `generation()` tells at any time what is there so far."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: Parts,
+        tokens: TokenIds,
+        sampling: SamplingParams,
+        on_prefill: Callable[[int, int], None] | None,
+    ) -> None:
+        self._engine = engine
+        self._parts = parts
+        self._drafter = create_drafter(parts)
+        self._sampler = Sampler(sampling)
+        self._tokens = tokens
+        self._prompt_tokens = len(tokens)
+        self._limit = len(tokens) + sampling.max_new_tokens
+        self._on_prefill = on_prefill
+        self._text_stream = TextStream(engine.tokenizer)
+        self._text: list[str] = []
+        self._ready: list[Completion] = []  # verified and not yet handed out, last one first
+        self._handed_out: list[int] = []
+        self._finish_reason: str | None = None
+        self._prefilled = False
+        self._prefill_seconds = self._decode_seconds = 0.0
+        self._prefill_tokens = 0
+
+    def __next__(self) -> Completion:
+        if not self._ready:
+            if self._finish_reason:
+                raise StopIteration
+            with torch.inference_mode():
+                if not self._prefilled:
+                    self._prefill()
+                self._step()
+        completion = self._ready.pop()
+        self._handed_out.append(completion.token_id)
+        self._text.append(completion.text)
+        return completion
+
+    def generation(self) -> Generation:
+        """What was handed out so far, as one record."""
+        return Generation(
+            text="".join(self._text),
+            token_ids=list(self._handed_out),
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=len(self._handed_out),
+            finish_reason=self._finish_reason if self._finish_reason and not self._ready else "interrupted",
+            timings=Timings(
+                load_seconds=self._engine.load_seconds,
+                prefill_seconds=self._prefill_seconds,
+                prefill_tokens=self._prefill_tokens,
+                decode_seconds=self._decode_seconds,
+                decode_tokens=len(self._tokens) - self._prompt_tokens,
+            ),
+            levels=self._parts.levels,
+        )
+
+    def _prefill(self) -> None:
+        """Bring the full cache to all tokens but the last, which stays pending."""
+        prompt = self._tokens[:-1]
+        start = time.perf_counter()
+        held = self._parts.target.cache.sync(prompt)
+
+        def report(rows: int) -> None:
+            if self._on_prefill:
+                self._on_prefill(rows, len(prompt))
+
+        self._parts.target.prefill(prompt, report)
+        self._prefill_seconds = time.perf_counter() - start
+        self._prefill_tokens = len(prompt) - held
+        self._prefilled = True
+
+    def _step(self) -> None:
+        start = time.perf_counter()
+        depth = min(self._parts.decoding.gamma2, self._limit - len(self._tokens) - 1)
+        verdict = step(self._tokens, self._parts.target, self._drafter, depth, self._sampler)
+        for token, level in zip(verdict.tokens, verdict.levels, strict=True):
+            self._tokens = extend(self._tokens, [token])
+            self._finish_reason = self._reason_to_stop(token)
+            text = self._text_stream.push(token)
+            if self._finish_reason:
+                text += self._text_stream.flush()
+            self._ready.insert(0, Completion(token, text, level, self._finish_reason))
+            if self._finish_reason:
+                break
+        self._decode_seconds += time.perf_counter() - start
+
+    def _reason_to_stop(self, token: int) -> str | None:
+        if token in self._engine.target.config.eos_token_ids or token in self._engine.tokenizer.eos_token_ids:
+            return "stop"
+        return "length" if len(self._tokens) >= self._limit else None
+
+
+def load(
+    model: str,
+    *,
+    draft: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    rope_scaling: str | None = None,
+) -> Engine:
+    """An engine for `model`: a known name ("smollm2"), a Hugging Face directory or hub id, or a GGUF file.
+
+    `draft` is a smaller model of the same vocabulary. `rope_scaling` as "yarn:2" extends the target past its trained
+    context. Raises `ModelError` for what cannot be loaded, `UsageError` for settings that cannot be honoured.
+    """
+    from triforce.models import load_model
+    from triforce.pull import resolve_model
+    from triforce.text.tokenizer import load_tokenizer
+
+    start = time.perf_counter()
+    path = resolve_model(model)
+    scaling = RopeScaling.parse(rope_scaling) if rope_scaling else None
+    target = load_model(path, dtype=dtype, device=device, rope_scaling=scaling)
+    tokenizer = load_tokenizer(path)
+    drafter = None
+    if draft is not None:
+        draft_path = resolve_model(draft)
+        if load_tokenizer(draft_path).vocabulary() != tokenizer.vocabulary():
+            raise ModelError(f"{draft} has another vocabulary than {model}: choose a drafter of the same tokenizer")
+        drafter = load_model(draft_path, dtype=dtype, device=device)
+    return Engine(target, tokenizer, drafter, time.perf_counter() - start)

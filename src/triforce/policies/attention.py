@@ -1,0 +1,22 @@
+"""Retrieval by true attention: a chunk scores the attention mass that recent queries give its rows.
+
+Reads every key, unlike retrieval by means; the idea of PillarAttn (SparseSpec) and Vegas, pooled over chunks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from triforce.policies.base import group_queries
+
+
+class Attention:
+    """Attention mass of a chunk's rows, summed over recent queries and the query heads of a KV head."""
+
+    def score(self, queries: Tensor, chunks: Tensor, means: Tensor) -> Tensor:
+        del means
+        kv_heads, num_chunks, chunk, dim = chunks.shape
+        keys = chunks.reshape(kv_heads, num_chunks * chunk, dim)
+        mass = torch.softmax(group_queries(queries, kv_heads) @ keys.mT * dim**-0.5, -1).sum(1)
+        return mass.view(kv_heads, num_chunks, chunk).sum(-1)
