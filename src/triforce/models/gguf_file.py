@@ -63,6 +63,11 @@ class GgufFile:
         return self._metadata.get(key, default)
 
     @property
+    def keys(self) -> list[str]:
+        """The keys of all metadata."""
+        return list(self._metadata)
+
+    @property
     def tensor_names(self) -> list[str]:
         """Names in file order."""
         return list(self._tensors)

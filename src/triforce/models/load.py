@@ -1,0 +1,55 @@
+"""Loads a model from wherever it is: a directory, a GGUF file or the hub. Knows nothing of what is inside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from triforce.errors import UsageError
+from triforce.models.config import RopeScaling
+from triforce.models.decoder import Decoder
+from triforce.models.hub import find_model
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    path_or_id: str | Path, *, dtype: str = "auto", device: str = "auto", rope_scaling: RopeScaling | None = None
+) -> Decoder:
+    """The model at a directory, a .gguf file or a hub id, ready to run.
+
+    `dtype` is float32, bfloat16, float16 or auto (float32 on the CPU, bfloat16 elsewhere); `device` is auto or a name
+    torch knows. Raises `ModelError`, `DownloadError` or, for an argument that cannot be honoured, `UsageError`.
+    """
+    place = _device(device)
+    kind = _dtype(dtype, place)
+    path = find_model(path_or_id)
+    if path.is_dir():
+        from triforce.models.huggingface import load_directory
+
+        return load_directory(path, kind, place, rope_scaling)
+    from triforce.models.gguf_file import GgufFile
+    from triforce.models.gguf_model import load_gguf
+
+    return load_gguf(GgufFile(path), kind, place, rope_scaling)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device {name!r} is unknown: use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name} is not there ({torch.cuda.device_count()} CUDA devices): use auto or cpu")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise UsageError(f"dtype {name!r} is unknown: use auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
