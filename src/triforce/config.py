@@ -58,7 +58,7 @@ class Decoding:
         least = self.sinks + self.recent + 2 * self.chunk
         _require(
             self.budget >= least,
-            f"budget is {self.budget} rows, too few for sinks, recent window and two chunks: use --budget {least} or more",
+            f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use --budget {least} or more",
         )
         _require(self.slots >= self.sinks + 16, f"slots is {self.slots}: use at least sinks + 16 = {self.sinks + 16}")
 

@@ -1,4 +1,4 @@
-"""Attention over stored rows with PyTorch's own kernel: runs anywhere, and is what every other backend is tested against."""
+"""Attention over stored rows with PyTorch's own kernel: runs anywhere; other backends are tested against it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _GROUPED_ROWS = 64  # up to here a KV head's query heads are rows of one product
 def attend(q: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
     """Causal attention of the last n rows over all rows.
 
-    `q` [n, heads, dim]; `keys` and `values` [kv_heads, rows, dim], whose last n rows belong to the queries. A query sees
-    itself and all rows before it, or only the last `window` rows, itself included. Returns [n, heads, dim].
+    `q` [n, heads, dim]; `keys` and `values` [kv_heads, rows, dim], whose last n rows belong to the queries. A query
+    sees itself and all rows before it, or only the last `window` rows, itself included. Returns [n, heads, dim].
     """
     n, heads, dim = q.shape
     kv_heads, rows, _ = keys.shape

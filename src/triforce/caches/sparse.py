@@ -22,7 +22,7 @@ NUM_QUERIES = 8  # recent queries that a selection is made by
 
 
 class SparseCache:
-    """`budget` rows of `source` per KV head at each renewal: `sinks`, chosen chunks of `chunk` rows, `recent` last ones.
+    """`budget` rows of `source` per KV head: `sinks`, chosen chunks of `chunk` rows, `recent` last ones.
 
     Layout: chosen rows first (of any position, their keys rotated as in `source`), then the tail, whose positions are
     consecutive up to `length`. Rows of the tail below `_exact` are copies of the full cache's.
