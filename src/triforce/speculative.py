@@ -68,7 +68,7 @@ def verify(draft: Draft | None, laws: Tensor, level: str, sampler: Sampler) -> V
         return Verdict([sampler.draw(laws[0])], laws, [level], 0)
     n = len(draft.tokens)
     assert len(laws) == n + 1, (len(laws), n)
-    index = torch.tensor(draft.tokens)[:, None]  # [n, 1]
+    index = torch.tensor(draft.tokens, dtype=torch.long)[:, None]  # [n, 1]
     v, d = laws[:n].gather(1, index)[:, 0], draft.laws.gather(1, index)[:, 0]
     accepted = sampler.uniforms(n) * d < v  # strict: a token with v = 0 never passes
     k = int(accepted.int().cumprod(0).sum())

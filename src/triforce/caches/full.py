@@ -1,6 +1,7 @@
 """The full cache: every row, keys after RoPE at absolute positions. Dropping rows moves the end.
 
-It also remembers the last few queries of every layer, since the sparse cache selects rows by them.
+It also remembers the last queries of every layer, since the sparse cache selects rows by them. A rewind so deep that
+they were overwritten gives up some rows, so that what is remembered is always a function of the tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from triforce.attention.rope import Rope, Rotation
 from triforce.caches.base import CacheShape
 from triforce.tokens import TokenIds, TokenLog
 
+_SPARE_QUERIES = 128  # beyond those asked for, so that dropping a rejected draft gives up no rows
+
 
 class FullCache:
-    """Rows [layers, kv_heads, capacity, dim] that grow by doubling past `capacity`."""
+    """Rows [layers, kv_heads, capacity, dim] that grow by doubling past `capacity`.
+
+    The queries of the last `num_queries` positions are at hand after every `sync`.
+    """
 
     def __init__(
         self,
@@ -37,8 +43,10 @@ class FullCache:
             shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim, dtype=dtype, device=device
         )
         self.values = torch.empty_like(self.keys)
-        # Query of position p at p % num_queries: [layers, num_queries, heads, dim]
-        self._queries = torch.zeros(shape.num_layers, num_queries, shape.num_heads, shape.head_dim, device=device)
+        self.num_queries = num_queries
+        ring = num_queries + _SPARE_QUERIES  # query of position p at p % ring
+        self._queries = torch.zeros(shape.num_layers, ring, shape.num_heads, shape.head_dim, device=device)
+        self._first_query = 0  # those of positions from here on are remembered
         self._query_slots = torch.empty(0, dtype=torch.long)
 
     @property
@@ -48,11 +56,15 @@ class FullCache:
     def serves(self, rope: Rope, num_queries: int) -> bool:
         """Whether rows held here are right for a call with `rope` that remembers `num_queries` queries."""
         same = torch.equal(self.rope.inv_freq, rope.inv_freq) and self.rope.scale == rope.scale
-        return same and self._queries.shape[1] >= num_queries
+        return same and self.num_queries >= num_queries
 
     def sync(self, tokens: TokenIds) -> int:
-        self.log.truncate(self.log.common_prefix(tokens))
-        return self.length
+        kept = self.log.common_prefix(tokens)
+        if max(kept - self.num_queries, 0) < self._first_query:
+            kept = max(kept - self.num_queries, 0)  # to be fed again for their queries
+            self._first_query = kept
+        self.log.truncate(kept)
+        return kept
 
     def missing(self, tokens: TokenIds) -> Iterable[range]:
         return [range(self.length, len(tokens))]
@@ -72,17 +84,17 @@ class FullCache:
     def queries(self, end: int, num: int) -> Tensor:
         """The rotated queries of the `num` positions before `end`: [layers, num, heads, dim] float32.
 
-        Those that lie `num_queries` or more before the newest position ever attended are forgotten and come wrong:
-        whoever selects by them drafts worse, and no more.
+        Those from `num_queries` before the last `sync` on are right, unless more than 128 rows were fed since.
         """
         positions = torch.arange(max(end - num, 0), end, device=self._queries.device)
         return self._queries[:, positions % self._queries.shape[1]]
 
     def _remember(self, layer: int, start: int, q: Tensor) -> None:
-        num_queries = self._queries.shape[1]
-        kept = min(len(q), num_queries)
+        ring = self._queries.shape[1]
+        kept = min(len(q), ring)
         if layer == 0:
-            self._query_slots = torch.arange(start + len(q) - kept, start + len(q), device=q.device) % num_queries
+            self._first_query = max(self._first_query, start + len(q) - ring)
+            self._query_slots = torch.arange(start + len(q) - kept, start + len(q), device=q.device) % ring
         self._queries[layer].index_copy_(0, self._query_slots, q[-kept:].float())
 
     def _reserve(self, rows: int) -> None:

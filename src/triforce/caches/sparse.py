@@ -39,6 +39,7 @@ class SparseCache:
         recent: int = 64,
         stride: int = 32,
     ) -> None:
+        assert source.num_queries >= NUM_QUERIES + stride, (source.num_queries, stride)
         self._source, self._policy = source, policy
         self._budget, self._chunk, self._stride, self._recent = budget, chunk, stride, recent
         self._sink_chunks = -(-sinks // chunk)
@@ -65,6 +66,8 @@ class SparseCache:
     def sync(self, tokens: TokenIds) -> int:
         exact = self._source.log.common_prefix(tokens)
         own = self._log.common_prefix(tokens)
+        if exact != self._exact:
+            own = min(own, exact)  # drafted rows followed other copies, perhaps another selection
         stale = min(self._exact, own)  # rows below it are copies already
         self._log.truncate(own)
         if exact > own:
@@ -95,7 +98,7 @@ class SparseCache:
     def _select(self, at: int) -> None:
         """Choose anew for the first `at` committed tokens: sinks, the best chunks, and a tail from there on."""
         self._selected_at = at
-        chosen_chunks = (self._budget - self._recent) // self._chunk
+        chosen_chunks = (self._budget - self._recent + 1) // self._chunk - 1  # the tail has up to chunk - 1 rows more
         num_chunks = max(at - self._recent, 0) // self._chunk  # candidates, sinks included
         if num_chunks <= chosen_chunks:
             self._tail_start = self._num_chosen = 0  # everything fits

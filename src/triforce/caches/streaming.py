@@ -90,7 +90,7 @@ class StreamingCache:
             begin, end = self.length, self.length + len(q)
             if self._index(end) > self._keys.shape[2]:
                 self._evict()
-            oldest = max(begin - self._window + 1, self._start)
+            oldest = min(max(begin - self._window + 1, self._start), end)  # end: sinks alone so far
             self._pass = _Pass(
                 new=slice(self._index(begin), self._index(end)),
                 sinks=slice(0, min(self._sinks, end)),
