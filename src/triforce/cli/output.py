@@ -1,0 +1,67 @@
+"""Where a generation goes: text as it comes, or one JSON object at the end. Knows nothing of engines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from triforce.completion import Generation, Timings
+
+if TYPE_CHECKING:
+    from triforce.engine import Stream
+
+
+class Output:
+    """Prints one generation. Nothing of it is lost or printed twice, whenever it ends."""
+
+    def __init__(self, *, as_json: bool, stats: bool) -> None:
+        self._as_json = as_json
+        self._stats = stats
+        self._stream: Stream | None = None
+        self._num_shown = 0  # characters
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a token to print."""
+        return self._stream is not None and self._stream.generation().completion_tokens > 0
+
+    def follow(self, stream: Stream, on_first: Callable[[], None]) -> None:
+        """Draw `stream` to its end, showing its text; `on_first` is called when the first token is there."""
+        self._stream = stream
+        first = True
+        for completion in stream:
+            if first:
+                on_first()
+                first = False
+            if not self._as_json and completion.text:
+                self._num_shown += len(completion.text)
+                print(completion.text, end="", flush=True)
+
+    def close(self, *, interrupted: bool = False) -> None:
+        """Print what is left: the end of the text, or the JSON object, and then the statistics."""
+        generation = self._stream.generation() if self._stream else _NOTHING
+        if interrupted:
+            generation = replace(generation, finish_reason="interrupted")
+        if self._as_json:
+            print(json.dumps(generation.as_dict()), flush=True)
+        elif generation.text:
+            print(generation.text[self._num_shown :], flush=True)
+        if self._stats and self._stream:
+            from triforce.report import format_generation
+
+            print(format_generation(generation), file=sys.stderr, flush=True)
+
+
+_NOTHING = Generation(
+    text="",
+    token_ids=[],
+    prompt_tokens=0,
+    completion_tokens=0,
+    finish_reason="interrupted",
+    timings=Timings(load_seconds=0.0, prefill_seconds=0.0, prefill_tokens=0, decode_seconds=0.0, decode_tokens=0),
+    levels=[],
+)
+"""Interrupted before there was a stream."""

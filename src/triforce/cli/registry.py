@@ -1,0 +1,13 @@
+"""The commands by name, in the order in which help lists them."""
+
+from __future__ import annotations
+
+from triforce.cli import generate, info, pull, version
+from triforce.cli.command import Command
+
+COMMANDS: dict[str, Command] = {
+    "generate": generate,
+    "pull": pull,
+    "info": info,
+    "version": version,
+}

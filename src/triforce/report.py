@@ -1,0 +1,36 @@
+"""A generation's books as a few lines of text, for people. Command line, demo and benchmarks print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from triforce.completion import Generation
+from triforce.statistics import LevelStats
+
+
+def format_generation(generation: Generation) -> str:
+    """Times, rates and the table of levels, without a newline at the end."""
+    times = generation.timings
+    reused = generation.prompt_tokens - times.prefill_tokens - 1  # the last token is read by the first step
+    kept = f", {reused:,} kept from before" if times.prefill_tokens and reused > 0 else ""
+    read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s"
+    decoded = f"{times.decode_tokens:,} decoded in {times.decode_seconds:.2f} s"
+    return "\n".join(
+        (
+            f"load     {times.load_seconds:.2f} s",
+            f"prompt   {generation.prompt_tokens:,} tokens, {read} ({times.prefill_tokens_per_second:.1f}/s){kept}",
+            f"new      {generation.completion_tokens:,} tokens, {decoded} ({times.decode_tokens_per_second:.2f}/s)",
+            f"ended    {generation.finish_reason}",
+            format_levels(generation.levels),
+        )
+    )
+
+
+def format_levels(levels: Sequence[LevelStats]) -> str:
+    """One row per level: passes, tokens drafted for the level above, how many of them it accepted, seconds."""
+    rows = [f"{'level':8} {'passes':>7} {'drafted':>8} {'accepted':>9} {'share':>6} {'seconds':>8}"]
+    for level in levels:
+        drafted = f"{level.drafted:8,} {level.accepted:9,}" if level.drafted else f"{'-':>8} {'-':>9}"
+        share = f"{level.accepted / level.drafted:6.1%}" if level.drafted else f"{'-':>6}"
+        rows.append(f"{level.name:8} {level.passes:7,} {drafted} {share} {level.seconds:8.2f}")
+    return "\n".join(rows)
