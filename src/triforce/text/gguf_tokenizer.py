@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from triforce.errors import ModelError
 from triforce.text.pieces import byte_alphabet
-from triforce.text.tokenizer import Tokenizer, surround
+from triforce.text.tokenizer import Tokenizer
 
 Metadata = Callable[..., Any]  # get(key, default)
 
@@ -155,4 +155,6 @@ def _add_ends(backend: tokenizers.Tokenizer, get: Metadata, special: dict[str, s
     by_default = get("tokenizer.ggml.model", None) == "llama" or get("tokenizer.ggml.pre", "") in _WHOLE_WORDS_FIRST
     bos = special.get("bos_token") if get("tokenizer.ggml.add_bos_token", by_default) else None
     eos = special.get("eos_token") if get("tokenizer.ggml.add_eos_token", False) else None
-    surround(backend, bos, eos)
+    template = [token for token in (bos, "$A", eos) if token is not None]
+    ids = [(token, backend.token_to_id(token)) for token in template if token != "$A"]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(dict.fromkeys(ids)))

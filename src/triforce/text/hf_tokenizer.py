@@ -10,9 +10,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from triforce.errors import ModelError
-from triforce.text.tokenizer import Tokenizer, surround
-
-_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+from triforce.text.tokenizer import Tokenizer
 
 
 def tokenizer_from_directory(path: Path) -> Tokenizer:
@@ -27,38 +25,35 @@ def tokenizer_from_directory(path: Path) -> Tokenizer:
     config = _read_json(path / "tokenizer_config.json")
     special = _special_tokens(config, _read_json(path / "special_tokens_map.json"))
     _add_tokens(backend, config, special)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        bos = special.get("bos_token") if config.get("add_bos_token") else None
-        eos = special.get("eos_token") if config.get("add_eos_token") else None
-        surround(backend, bos, eos)
     return Tokenizer(backend, special, _end_ids(path), _chat_template(path, config))
 
 
 def _special_tokens(config: dict[str, Any], token_map: dict[str, Any]) -> dict[str, str]:
-    """Role to spelling; each is a string or the fields of an added token."""
-    special = {}
-    for role in _ROLES:
-        value = config.get(role, token_map.get(role))
-        spelling = value.get("content") if isinstance(value, dict) else value
-        if isinstance(spelling, str):
-            special[role] = spelling
-    return special
+    """Role to spelling, for every `…_token`; each is a string or the fields of an added token."""
+    # The map is the older file: it counts only where the settings do not list the added tokens themselves.
+    values = {**token_map, **config} if "added_tokens_decoder" in config else {**config, **token_map}
+    special = {role: _spelling(value) for role, value in values.items() if role.endswith("_token")}
+    return {role: token for role, token in special.items() if token is not None}
+
+
+def _spelling(value: Any) -> str | None:
+    token = value.get("content") if isinstance(value, dict) else value
+    return token if isinstance(token, str) else None
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str]) -> None:
     """Add what the settings name and `tokenizer.json` lacks, in the order of the ids."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
-    listed = config.get("added_tokens_decoder") or {}
-    for _, fields in sorted(listed.items(), key=lambda item: int(item[0])):
+    for _, fields in sorted((config.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0])):
         if fields["content"] not in present:
             present.add(fields["content"])
-            flags = {
-                name: bool(fields.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
-            }
-            backend.add_tokens([AddedToken(fields["content"], **flags)])
-    extra = [*(config.get("additional_special_tokens") or []), *(config.get("extra_special_tokens") or [])]
-    spellings = [item.get("content") if isinstance(item, dict) else item for item in extra]
-    for token in dict.fromkeys([*special.values(), *filter(None, spellings)]):
+            names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            backend.add_tokens([AddedToken(fields["content"], **{name: bool(fields.get(name)) for name in names})])
+    extra: list[Any] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = config.get(key) or []
+        extra.extend(listed.values() if isinstance(listed, dict) else listed)
+    for token in dict.fromkeys([*special.values(), *filter(None, map(_spelling, extra))]):
         if token not in present:
             backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 import tokenizers
-from tokenizers import processors
 
 from triforce.errors import ModelError, PromptError
 from triforce.text.pieces import Pieces
@@ -73,16 +72,6 @@ class Tokenizer:
     def pieces(self) -> Pieces:
         """The bytes of each token. Raises `ModelError` when the tokeniser's decoder is of an unknown kind."""
         return Pieces(self._backend)
-
-
-def surround(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:
-    """Make `backend` put `bos` before and `eos` after every text; None leaves that end alone."""
-    tokens = [token for token in (bos, eos) if token is not None]
-    template = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
-    backend.post_processor = processors.TemplateProcessing(
-        single=template,
-        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(tokens)],
-    )
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
