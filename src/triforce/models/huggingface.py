@@ -72,7 +72,7 @@ class SafetensorsSource:
 
         if path not in self._shards:
             try:
-                shard = safe_open(path, framework="pt")
+                shard: Any = safe_open(path, framework="pt")
                 self._shards[path] = shard, set(shard.keys())
             except FileNotFoundError:
                 raise ModelError(f"{path}: no such file, though {INDEX} names it; {AGAIN}") from None
