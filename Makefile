@@ -1,0 +1,51 @@
+# Everything happens in .venv, which the first use of a target makes. Another Python: make demo PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The environment that is there, unless PYTHON asks for one made by another Python.
+MADE := $(VENV)/made-by-$(notdir $(PYTHON))
+ifeq ($(origin PYTHON),file)
+MADE := $(firstword $(wildcard $(VENV)/made-by-*) $(MADE))
+endif
+# A small CPU build; where .venv already holds a PyTorch that satisfies the package, it is kept.
+TORCH ?= torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test check format clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/python -m ruff format
+	$(BIN)/python -m ruff check --fix
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$(PYTHON) is missing or older than 3.10: name another one, as in make demo PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(if $(wildcard $(VENV)/made-by-*),--clear) $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make environments: install its venv module (python3-venv)"; exit 1; }
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(MADE)
+	$(BIN)/python -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' \
+	  2>/dev/null || $(PIP) install --quiet '$(TORCH)'
+	$(PIP) install --quiet -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install --quiet -e '.[dev]'
+	@touch $@
