@@ -46,10 +46,11 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message], add_generatio
         )
     except jinja2.exceptions.SecurityError as error:
         raise ModelError(f"the chat template does what the sandbox forbids ({error}); use another model") from None
-    except jinja2.TemplateError as error:
-        raise PromptError(f"the chat template refuses these messages: {error}; change their roles or order") from None
-    except (TypeError, ValueError, KeyError, ArithmeticError) as error:
-        raise PromptError(f"the chat template fails on these messages: {error}; give each role and content") from None
+    except (jinja2.TemplateError, TypeError, ValueError, KeyError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())
+        raise PromptError(
+            f"the chat template refuses these messages: {reason}; check their roles, order and content"
+        ) from None
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
