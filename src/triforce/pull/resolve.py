@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,11 @@ def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
     models = [download.name for download in known() if download.kind == "model"]
     if name in models:
         return pull(name, on_progress)
-    path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    path = Path(os.path.expanduser(name))
+    if (name and path.is_dir()) or (path.suffix == ".gguf" and path.is_file()):
         return path
     accepted = f"{_ACCEPTED}: {', '.join(models)}"
-    if path.exists():
+    if name and path.exists():
         raise ModelError(f"{name} is not a model; give {accepted}")
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _from_hub(name, show_progress=on_progress is not None)
