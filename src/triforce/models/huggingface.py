@@ -18,6 +18,7 @@ from triforce.models.weights import gather
 
 AGAIN = "download the model again"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LFS_POINTER = b"version https://git-lfs"
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -64,7 +65,7 @@ class SafetensorsSource:
                 )
             tensor: Tensor = shard.get_tensor(name)
         except SafetensorError as error:
-            raise ModelError(f"{path}: damaged ({_first_line(error)}); {AGAIN}") from None
+            raise _damaged(path, error) from None
         return tensor.to(self._dtype)
 
     def _open(self, path: Path) -> tuple[Any, set[str]]:
@@ -77,7 +78,7 @@ class SafetensorsSource:
             except FileNotFoundError:
                 raise ModelError(f"{path}: no such file, though {INDEX} names it; {AGAIN}") from None
             except (SafetensorError, OSError) as error:
-                raise ModelError(f"{path}: damaged or cut short ({_first_line(error)}); {AGAIN}") from None
+                raise _damaged(path, error) from None
         return self._shards[path]
 
 
@@ -105,5 +106,9 @@ def _no_weights(directory: Path) -> ModelError:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+def _damaged(path: Path, error: Exception) -> ModelError:
+    with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            return ModelError(f"{path}: a git-lfs pointer in place of the weights; fetch them with `git lfs pull`")
+    reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
+    return ModelError(f"{path}: damaged or cut short ({reason}); {AGAIN}")
