@@ -55,7 +55,7 @@ def _from_hub(repo: str, show_progress: bool) -> Path:
         raise DownloadError(f"cannot reach the hub for {repo} and no copy is kept here; go online once") from None
     except errors.HFValidationError as error:
         raise ModelError(f"{repo} is no valid hub id ({_one_line(error)}); use org/name") from None
-    except (errors.HfHubHTTPError, OSError) as error:
+    except Exception as error:  # whatever the HTTP library of this version of the hub client raises
         raise DownloadError(f"fetching {repo} failed ({_one_line(error)}); try again later") from None
     return _complete(Path(path), repo)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -16,6 +15,7 @@ class Tokenizer:
     """Text to ids and ids to text, as the model was trained.
 
     `special_tokens` maps roles (`bos_token`, `eos_token`, …) to their spelling; chat templates see all of them.
+    Raises `ModelError` when the decoder of `backend` is of a kind that cannot be streamed.
     """
 
     def __init__(
@@ -28,6 +28,8 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self.pieces = Pieces(backend)
+        """The bytes of each token."""
         self.special_tokens = dict(special_tokens)
         self.chat_template = chat_template
         first = [] if self.eos_token is None else [backend.token_to_id(self.eos_token)]
@@ -67,11 +69,6 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `token_ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
         return self.pieces.join(token_ids, skip_special).decode("utf-8", "replace")
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """The bytes of each token. Raises `ModelError` when the tokeniser's decoder is of an unknown kind."""
-        return Pieces(self._backend)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
