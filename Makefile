@@ -37,12 +37,12 @@ $(MADE):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$(PYTHON) is missing or older than 3.10: name another one, as in make demo PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(if $(wildcard $(VENV)/made-by-*),--clear) $(VENV) || \
-	  { rm -rf $(VENV); echo "$(PYTHON) cannot make environments: install its venv module (python3-venv)"; exit 1; }
+	  { echo "$(PYTHON) cannot make environments: install its venv module (python3-venv)"; exit 1; }
 	@touch $@
 
 $(VENV)/installed: pyproject.toml $(MADE)
 	$(BIN)/python -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' \
-	  2>/dev/null || $(PIP) install --quiet '$(TORCH)'
+	  2>/dev/null || $(PIP) install '$(TORCH)'
 	$(PIP) install --quiet -e .
 	@touch $@
 

@@ -1,0 +1,218 @@
+"""`triforce generate` over a fake engine, in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_engine import WORDS, FakeEngine
+
+import triforce
+from triforce.cli import main
+from triforce.errors import ModelError
+
+TEXT = "".join(WORDS)
+Install = Callable[[FakeEngine], FakeEngine]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts an engine in place of all models, which then need not exist."""
+
+    def put(engine: FakeEngine) -> FakeEngine:
+        monkeypatch.setattr(triforce, "load", engine.load, raising=False)
+        monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path("models", name))
+        return engine
+
+    return put
+
+
+def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(data))
+    stdin.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
+
+
+def test_text_goes_to_stdout_and_nothing_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine())
+    assert main(["generate", "Speak"]) == 0
+    assert capsys.readouterr() == (TEXT + "\n", "")
+
+
+def test_text_is_streamed_as_it_comes(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine(error=AssertionError(), error_at=2))
+    with pytest.raises(AssertionError):
+        main(["generate", "Speak"])
+    assert capsys.readouterr().out == "To be, \n"
+
+
+def test_json_is_one_object_with_the_whole_record(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine())
+    assert main(["generate", "Speak", "--json"]) == 0
+    out, err = capsys.readouterr()
+    record = json.loads(out)
+    assert out.count("\n") == 1
+    assert err == ""
+    assert record["text"] == TEXT
+    assert record["token_ids"] == list(range(len(WORDS)))
+    assert (record["prompt_tokens"], record["completion_tokens"], record["finish_reason"]) == (4, 6, "length")
+    assert record["timings"]["prefill_tokens_per_second"] == 12.0
+    assert record["timings"]["decode_tokens_per_second"] == 3.0
+    assert {"load_seconds", "prefill_seconds", "decode_seconds"} <= set(record["timings"])
+    assert record["levels"][1] == {"name": "sparse", "passes": 6, "drafted": 8, "accepted": 6, "seconds": 0.5}
+
+
+def test_stats_go_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine())
+    assert main(["generate", "Speak", "--stats"]) == 0
+    out, err = capsys.readouterr()
+    assert out == TEXT + "\n"
+    assert "3 read in 0.25 s (12.0/s)" in err
+    assert "sparse         6        8         6  75.0%     0.50" in err
+
+
+def test_every_option_reaches_the_engine(install: Install) -> None:
+    engine = install(FakeEngine())
+    sampling = "-n 7 --temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3"
+    decoding = "--method draft --budget 512 --gamma1 2 --gamma2 3 --policy recent"
+    model = "-m large --draft small --dtype float32 --device cpu --rope-scaling yarn:2 --chat"
+    assert main(["generate", "Speak", *sampling.split(), *decoding.split(), *model.split()]) == 0
+    assert engine.call == {
+        "model": "models/large",
+        "draft": "models/small",
+        "dtype": "float32",
+        "device": "cpu",
+        "rope_scaling": "yarn:2",
+        "prompt": "Speak",
+        "chat": True,
+        "sampling": triforce.SamplingParams(0.5, 0.9, 40, 0.1, 3, 7),
+        "decoding": triforce.Decoding("draft", gamma1=2, gamma2=3, budget=512, policy="recent"),
+    }
+
+
+def test_without_options_the_defaults_are_those_of_the_library(install: Install) -> None:
+    engine = install(FakeEngine())
+    assert main(["generate", "Speak"]) == 0
+    assert engine.call["sampling"] == triforce.SamplingParams()
+    assert engine.call["decoding"] == triforce.Decoding()
+    assert engine.call["model"] == "models/smollm2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "prompt"),
+    [
+        (["-f", "FILE"], b"", "Act I\r\nScène\n"),
+        (["-f", "FILE", "Who?"], b"", "Act I\r\nScène\n\nWho?"),
+        (["-f", "-"], b"piped\n", "piped\n"),
+        (["-"], b"piped", "piped"),
+        ([], b"piped", "piped"),
+        (["-f", "FILE", "-"], b"Who?", "Act I\r\nScène\n\nWho?"),
+        (["-f", "-", "Who?"], "\ufeffpiped".encode(), "piped\n\nWho?"),
+        (["given"], b"left alone", "given"),
+    ],
+)
+def test_the_prompt_is_put_together_from_file_argument_and_stdin(
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    stdin: bytes,
+    prompt: str,
+) -> None:
+    engine = install(FakeEngine())
+    file = tmp_path / "act.txt"
+    file.write_bytes("Act I\r\nScène\n".encode())
+    give_input(monkeypatch, stdin)
+    assert main(["generate", *[str(file) if word == "FILE" else word for word in arguments]]) == 0
+    assert engine.call["prompt"] == prompt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["", "-n", "3"], "the prompt is empty"),
+        ([], "no prompt: give some text, a file with -f FILE, or -"),
+        (["-", "-f", "-"], "asked for twice"),
+        (["-f", "absent.txt"], "absent.txt: no such file"),
+        (["-f", "."], ". is a directory"),
+        (["-f", "latin.txt"], "latin.txt is not UTF-8 at byte 3: convert it, as with iconv -f latin-1 -t utf-8 latin"),
+        (["-f", "wide.txt"], "not UTF-8 at byte 0: convert it, as with iconv -f utf-16 -t utf-8 wide.txt"),
+        (["-f", "empty.txt", "Who?"], "empty.txt is empty"),
+        (["Speak", "-n", "0"], "-n is 0: ask for at least 1 token"),
+        (["Speak", "-n", "x"], "argument -n/--max-new-tokens: invalid int value: 'x'; see triforce generate --help"),
+        (["Speak", "--temperature", "-1"], "temperature is -1.0: use 0 (greedy) or more"),
+        (["Speak", "--temperature", "nan"], "temperature is nan"),
+        (["Speak", "--top-p", "0"], "top_p is 0.0"),
+        (["Speak", "--top-k", "-1"], "top_k is -1"),
+        (["Speak", "--min-p", "2"], "min_p is 2.0"),
+        (["Speak", "--budget", "8"], "budget is 8 rows"),
+        (["Speak", "--gamma1", "0"], "gamma1 is 0"),
+        (["Speak", "--gamma2", "0"], "gamma2 is 0"),
+        (["Speak", "--threads", "0"], "--threads is 0"),
+        (["Speak", "--method", "magic"], "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
+        (["Speak", "--policy", "magic"], "unknown policy 'magic': use one of"),
+        (["Speak", "--seed"], "expected one argument; see triforce generate --help"),
+        (["Speak", "--temp", "1"], "unknown argument --temp: see triforce generate --help"),
+        (["Speak", "aloud"], "unknown argument aloud: see triforce generate --help"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_remedy_before_anything_is_loaded(
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    engine = install(FakeEngine())
+    monkeypatch.chdir(tmp_path)
+    Path("latin.txt").write_bytes("café".encode("latin-1"))
+    Path("wide.txt").write_bytes("café".encode("utf-16"))
+    Path("empty.txt").touch()
+    give_input(monkeypatch, b"", terminal=True)
+    assert main(["generate", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("triforce: ")
+    assert err.count("\n") == 1
+    assert says in err
+    assert not engine.call
+
+
+@pytest.mark.parametrize("model", ["nosuchmodel", "nosuch.gguf", "./nosuch/model.gguf"])
+def test_an_unknown_model_is_one_line_with_its_remedy(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "Speak", "-m", model]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("triforce: ")
+    assert err.count("\n") == 1
+    assert model in err
+    assert "smollm2" in err
+
+
+def test_an_error_on_the_way_loses_no_text(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine(error=ModelError("the model broke:\n buy a new one"), error_at=3))
+    assert main(["generate", "Speak"]) == 1
+    assert capsys.readouterr() == ("To be, or \n", "triforce: the model broke: buy a new one\n")
+    assert main(["generate", "Speak", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert (record["text"], record["finish_reason"]) == ("To be, or ", "interrupted")
+
+
+def test_a_refused_prompt_prints_no_json(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine(error=ModelError("too long: shorten it"), error_at=0))
+    assert main(["generate", "Speak", "--json", "--stats"]) == 1
+    assert capsys.readouterr() == ("", "triforce: too long: shorten it\n")
+
+
+def test_a_character_the_terminal_lacks_does_not_end_the_text(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(FakeEngine())
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["generate", "Speak"]) == 0
+    assert raw.getvalue().decode().strip() == TEXT.replace("é", "?")
