@@ -1,0 +1,112 @@
+"""The README does what it says: its Python runs, its command lines parse, its links and targets exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from torch import Tensor
+
+import triforce
+from triforce.cli.parser import build_parser
+from triforce.cli.registry import COMMANDS
+from triforce.engine import Engine
+from triforce.models import Decoder, ModelConfig
+from triforce.models.family import HUGGINGFACE_NAMES
+from triforce.models.weights import gather
+from triforce.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/structure.md")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands(program: str) -> Iterator[list[str]]:
+    """The words of each call of `program` in a shell block; a pipe or redirection ends it."""
+    for line in "".join(blocks("sh")).splitlines():
+        for part in re.split(r"[|>]", line):
+            words = shlex.split(part, comments=True)
+            if words[:1] == [program]:
+                yield words[1:]
+
+
+class RandomCheckpoint:
+    """Random weights of whatever shape is asked for."""
+
+    names: Mapping[str, str] = HUGGINGFACE_NAMES
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.ones(shape) if "norm" in name else torch.randn(shape) * 0.1
+
+
+def tiny_engine() -> Engine:
+    """A random model of the 256 bytes."""
+    config = ModelConfig(
+        family="llama",
+        vocab_size=256,
+        hidden_size=16,
+        intermediate_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        norm_eps=1e-5,
+        rope_theta=10000.0,
+        rope_scaling=None,
+        max_position=4096,
+        original_max_position=4096,
+        tied_embeddings=True,
+    )
+    torch.manual_seed(0)
+    target = Decoder(config, gather(config, RandomCheckpoint(), torch.device("cpu")))
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    return Engine(target, Tokenizer(backend, {}), None, 0.0)
+
+
+def test_every_python_block_runs_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(), raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text("It was the best of times, it was the worst of times. " * 40, encoding="utf-8")
+    namespace: dict[str, object] = {}
+    assert len(blocks("python")) >= 2
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), namespace)
+    out = capsys.readouterr().out
+    assert "tokens per second" in out
+    assert re.search(r"^sparse \d+ \d+ \d+$", out, re.MULTILINE)
+
+
+def test_every_command_line_parses() -> None:
+    parser = build_parser(COMMANDS)
+    used = {parser.parse_args(words).command for words in commands("triforce")}
+    assert {"generate", "pull", "info"} <= used
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = [word for words in commands("make") for word in words]
+    assert {"demo", "test"} <= set(targets)
+    missing = [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8"))
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert not missing
