@@ -95,7 +95,9 @@ def test_none_takes_a_scaling_away_and_another_kind_is_refused() -> None:
         scaled.with_rope_scaling(RopeScaling.parse("yarn:2"))
 
 
-@pytest.mark.parametrize("text", ["", "yarn", "yarn:", "yarn:x", "yarn:0.5", "yarn:inf", "yarn:nan", "llama3:8", "none:2"])
+@pytest.mark.parametrize(
+    "text", ["", "yarn", "yarn:", "yarn:x", "yarn:0.5", "yarn:inf", "yarn:nan", "llama3:8", "none:2"]
+)
 def test_a_malformed_scaling_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         RopeScaling.parse(text)

@@ -47,7 +47,7 @@ class Decoder:
 
     def _add_attention(self, x: Tensor, index: int, layer: LayerWeights, segments: Sequence[Segment]) -> None:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
+        qkv = _affine(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
         q, k, v = qkv.view(len(x), -1, self.config.head_dim).split_with_sizes(
             (heads, kv_heads, kv_heads), 1
         )  # [T, heads, dim]
@@ -64,7 +64,7 @@ class Decoder:
         x.addmm_(attended.reshape(len(x), -1), layer.output)
 
     def _add_mlp(self, x: Tensor, layer: LayerWeights) -> None:
-        gate_up = linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
+        gate_up = _affine(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
         gate, up = gate_up.chunk(2, -1)
         if layer.down_bias is not None:
             x += layer.down_bias
@@ -72,3 +72,7 @@ class Decoder:
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self.config.norm_eps)  # in float32 whatever the dtype
+
+
+def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(x, matrix) if bias is None else torch.addmm(bias, x, matrix)
