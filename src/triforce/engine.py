@@ -137,7 +137,7 @@ class Stream(Iterator[Completion]):
         self._prompt_tokens = len(tokens)
         self._limit = len(tokens) + sampling.max_new_tokens
         self._on_prefill = on_prefill
-        self._text_stream = TextStream(engine.tokenizer)
+        self._text_stream = TextStream(engine.tokenizer, at_start=False)
         self._text: list[str] = []
         self._ready: list[Completion] = []  # verified and not yet handed out, last one first
         self._handed_out: list[int] = []
