@@ -30,7 +30,8 @@ class Sampler:
         params = self.params
         if params.temperature == 0.0:
             return one_hot(logits.argmax(-1), logits.shape[-1])
-        laws = torch.softmax(logits / params.temperature, -1)
+        below_best = logits - logits.amax(-1, keepdim=True)  # so that a tiny temperature cannot overflow
+        laws = torch.softmax(below_best / params.temperature, -1)
         if 0 < params.top_k < laws.shape[-1]:
             laws = _keep_at_least(laws, laws.topk(params.top_k, -1).values[:, -1:])
         if params.top_p < 1.0:
