@@ -95,6 +95,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "quantised": (configured(quantization_config={"quant_method": "gptq"}), r"quantised by gptq .*; use .* GGUF"),
     "unknown RoPE": (configured(rope_scaling={"rope_type": "longrope"}), r"RoPE scaling 'longrope' .*; use .* yarn"),
     "RoPE without factor": (configured(rope_scaling={"type": "linear"}), r"config.json: factor is missing; "),
+    "RoPE by layer": (configured(rope_parameters={"full": {}}), r"RoPE that differs between layers .*; use"),
     "partial RoPE": (configured(partial_rotary_factor=0.5), r"partial rotary .*; use"),
     "windows in some layers": (configured(use_sliding_window=True), r"sliding windows in some .*; use .* false"),
     "size missing": (configured(hidden_size=None), r"config.json: hidden_size is missing; "),
@@ -232,6 +233,22 @@ def test_an_unsupported_block_type_is_refused_by_name(tmp_path: Path) -> None:
 def test_one_part_of_a_split_gguf_is_refused(tmp_path: Path) -> None:
     path = write_tensors(tmp_path / "a.gguf", {"x": (random_blocks("Q8_0", (2, 32)), "Q8_0")}, **{"split.count": 2})
     assert_matches(r"one part of several; join them", message_of(path), path)
+
+
+def test_random_damage_to_a_gguf_header_never_shows_a_traceback(tmp_path: Path) -> None:
+    whole = write_gguf(tiny_model("llama"), tmp_path / "whole.gguf").read_bytes()
+    path, rng = tmp_path / "model.gguf", np.random.default_rng(3)
+    noticed = 0
+    for _ in range(200):
+        data = bytearray(whole)
+        data[rng.integers(2200)] = rng.integers(256)
+        path.write_bytes(data)
+        try:
+            load_model(path, device="cpu")
+        except ModelError as error:
+            noticed += 1
+            assert str(error).isprintable()
+    assert noticed > 50
 
 
 @pytest.mark.parametrize("place", ["nowhere", "./no/where", "model.gguf", "a/b/c", "org/name.gguf", "/no/model"])

@@ -76,7 +76,7 @@ def _sliding_window(entries: Entries, family: Family) -> int | None:
         if "sliding_window" in entries:
             return entries.optional_integer("sliding_window")
         return family.defaults.get("sliding_window")
-    if entries.flag("use_sliding_window") or "sliding_attention" in entries.raw("layer_types", []):
+    if entries.flag("use_sliding_window") or "sliding_attention" in str(entries.raw("layer_types")):
         raise entries.error(
             "sliding windows in some layers are not supported", "use a model with use_sliding_window false"
         )
@@ -97,6 +97,8 @@ def _rope(entries: Entries, family: Family) -> tuple[int, int, float, RopeScalin
     theta = rope.optional_number("rope_theta") or entries.number("rope_theta", 10000.0)
     if rope.number("partial_rotary_factor", entries.number("partial_rotary_factor", 1.0)) != 1.0:
         raise entries.error("partial rotary embedding is not supported", "use a model that rotates whole heads")
+    if any(isinstance(rope.raw(key), dict) for key in rope):
+        raise entries.error("RoPE that differs between layers is not supported", "use a model with one RoPE for all")
     kind = rope.raw("rope_type", rope.raw("type", "default"))
     if kind == "default":
         return longest, longest, theta, None

@@ -90,8 +90,8 @@ class Entries:
         return Entries(value, self.path)
 
     def error(self, problem: str, remedy: str) -> ModelError:
-        """The error to raise for `problem`."""
-        return ModelError(f"{self.path}: {problem}; {remedy}")
+        """The error to raise for `problem`, which may quote a value of any length."""
+        return ModelError(f"{self.path}: {problem:.200}; {remedy}")
 
 
 def read_json(path: Path) -> Entries:

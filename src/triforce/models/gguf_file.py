@@ -29,7 +29,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _VALUES_AT_ONCE = 1 << 19  # a thread's share; bounds the float32 copy of what is wanted in 16 bits
-_MOST_ENTRIES, _MOST_DIMENSIONS = 1 << 20, 4  # far above any model; keeps a damaged count from looping
+_MOST_ENTRIES, _MOST_DIMENSIONS, _LONGEST_NAME = 1 << 20, 4, 256  # above any model: signs of damage
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,8 @@ class _HeaderReader:
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise _DamagedError("a tensor has an unreadable name")
         num_dimensions = self._u32()
         if num_dimensions > _MOST_DIMENSIONS:
             raise _DamagedError(f"tensor {name} has {num_dimensions} dimensions")

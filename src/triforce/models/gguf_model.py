@@ -14,7 +14,7 @@ from triforce.models.gguf_file import GgufFile
 from triforce.models.registry import FAMILIES
 from triforce.models.weights import gather
 
-END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+END_KEYS = tuple(f"tokenizer.ggml.{role}_token_id" for role in ("eos", "eot", "eom"))
 DIVISORS = "rope_freqs.weight"
 
 
@@ -108,7 +108,7 @@ def _family(file: GgufFile) -> Family:
         if family.gguf_architecture is not None and family.gguf_architecture == architecture:
             return family
     known = ", ".join(family.gguf_architecture for family in FAMILIES if family.gguf_architecture)
-    raise ModelError(f"{file.path}: architecture {architecture!r} is not supported; use a model of type {known}")
+    raise ModelError(f"{file.path}: architecture {architecture!r:.80} is not supported; use a model of type {known}")
 
 
 def _architecture_entries(file: GgufFile) -> Entries:
