@@ -81,7 +81,7 @@ def test_laws_equal_those_of_transformers(controls: dict[str, float]) -> None:
         torch.testing.assert_close(laws_of(logits, **controls), scores.softmax(-1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.floats(-60, 60, width=32), min_size=1, max_size=12),
     st.floats(0.01, 10),
@@ -99,7 +99,7 @@ def test_laws_sum_to_one_and_keep_the_best_token(
     assert law[max(range(len(row)), key=row.__getitem__)] == law.max() > 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=2, max_size=12),
     st.integers(0, 5),
@@ -189,7 +189,7 @@ def test_draws_follow_their_law() -> None:
     assert chisquare(counts[possible].numpy(), expected.numpy()).pvalue > 1e-4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from([0.0, 1e-30, 1e-3, 1.0]), min_size=1, max_size=9).filter(any), st.integers(0, 2**31))
 def test_no_draw_has_law_zero(weights: list[float], seed: int) -> None:
     law = torch.tensor(weights)

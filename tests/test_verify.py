@@ -62,21 +62,21 @@ def assert_well_formed(draft: Draft, verifier: Tensor, verdict: Verdict) -> None
     assert all(law[token] > 0 for token, law in zip(verdict.tokens, verdict.laws, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases())
 def test_it_accepts_a_prefix_and_adds_one_token_of_nonzero_law(case: tuple[Draft, Tensor, int]) -> None:
     draft, verifier, seed = case
     assert_well_formed(draft, verifier, verify(draft, verifier, "target", seeded(seed + 1)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(cases(), st.sampled_from([0.0, 1.0 - 2.0**-53]))
 def test_it_does_so_with_the_least_and_the_greatest_random_number(case: tuple[Draft, Tensor, int], u: float) -> None:
     draft, verifier, _ = case
     assert_well_formed(draft, verifier, verify(draft, verifier, "target", FixedSampler(u)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(cases())
 def test_the_token_after_a_rejection_has_more_law_than_the_draft_gave_it(case: tuple[Draft, Tensor, int]) -> None:
     draft, verifier, seed = case
@@ -86,7 +86,7 @@ def test_the_token_after_a_rejection_has_more_law_than_the_draft_gave_it(case: t
         assert verifier[k, verdict.tokens[k]] > draft.laws[k, verdict.tokens[k]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(laws(4), st.integers(0, 2**31))
 def test_identical_laws_accept_everything(table: Tensor, seed: int) -> None:
     sampler = seeded(seed)
