@@ -1,4 +1,4 @@
-"""Loads a model from wherever it is: a directory, a GGUF file or the hub. Knows nothing of what is inside them."""
+"""Loads a model from a directory or a GGUF file; `triforce.pull` finds these. Knows nothing of what is inside them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import torch
 from triforce.errors import UsageError
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
-from triforce.models.hub import find_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_model(
-    path_or_id: str | Path, *, dtype: str = "auto", device: str = "auto", rope_scaling: RopeScaling | None = None
+    path: str | Path, *, dtype: str = "auto", device: str = "auto", rope_scaling: RopeScaling | None = None
 ) -> Decoder:
-    """The model at a directory, a .gguf file or a hub id, ready to run.
+    """The model in a directory or a .gguf file, ready to run.
 
     `dtype` is float32, bfloat16, float16 or auto (float32 on the CPU, bfloat16 elsewhere); `device` is auto or a name
-    torch knows. Raises `ModelError`, `DownloadError` or, for an argument that cannot be honoured, `UsageError`.
+    torch knows. Raises `ModelError` or, for an argument that cannot be honoured, `UsageError`.
     """
     place = _device(device)
     kind = _dtype(dtype, place)
-    path = find_model(path_or_id)
+    path = Path(path)
     if path.is_dir():
         from triforce.models.huggingface import load_directory
 
