@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tokenizers
-import torch
-from torch import Tensor
+from tiny import tiny_decoder
 
 import triforce
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
 from triforce.engine import Engine
-from triforce.models import Decoder, ModelConfig
-from triforce.models.family import HUGGINGFACE_NAMES
-from triforce.models.weights import gather
 from triforce.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -39,40 +35,13 @@ def commands(program: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-class RandomCheckpoint:
-    """Random weights of whatever shape is asked for."""
-
-    names: Mapping[str, str] = HUGGINGFACE_NAMES
-
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return torch.ones(shape) if "norm" in name else torch.randn(shape) * 0.1
-
-
 def tiny_engine() -> Engine:
     """A random model of the 256 bytes."""
-    config = ModelConfig(
-        family="llama",
-        vocab_size=256,
-        hidden_size=16,
-        intermediate_size=32,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=4,
-        norm_eps=1e-5,
-        rope_theta=10000.0,
-        rope_scaling=None,
-        max_position=4096,
-        original_max_position=4096,
-        tied_embeddings=True,
-    )
-    torch.manual_seed(0)
-    target = Decoder(config, gather(config, RandomCheckpoint(), torch.device("cpu")))
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
-    return Engine(target, Tokenizer(backend, {}), None, 0.0)
+    return Engine(tiny_decoder(vocab_size=256), Tokenizer(backend, {}), None, 0.0)
 
 
 def test_every_python_block_runs_in_order(
