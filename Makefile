@@ -40,7 +40,7 @@ $(MADE):
 	  { echo "$(PYTHON) cannot make environments: install its venv module (python3-venv)"; exit 1; }
 	@touch $@
 
-$(VENV)/installed: pyproject.toml $(wildcard setup.py src/triforce/native/*.[chi]*) $(MADE)
+$(VENV)/installed: pyproject.toml $(wildcard setup.py $(addprefix src/triforce/native/,*.c *.h *.inc)) $(MADE)
 	$(BIN)/python -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6))' \
 	  2>/dev/null || $(PIP) install '$(TORCH)'
 	$(PIP) install --quiet -e .
