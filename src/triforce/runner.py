@@ -44,10 +44,14 @@ class ModelRunner:
         for span in self.cache.missing(tokens):
             for start in range(span.start, span.stop, PREFILL_ROWS):
                 fed = tokens[start : min(start + PREFILL_ROWS, span.stop)]
-                out = self.model(torch.from_numpy(fed).long().to(self.model.device), [Segment(self.cache, len(fed))])
+                out = self.model(self._readable(fed), [Segment(self.cache, len(fed))])
                 self.cache.advance(fed)
                 if self.cache.length > len(tokens) - num_rows:
                     hidden.append(out)
                 if on_progress:
                     on_progress(self.cache.length)
         return torch.cat(hidden) if len(hidden) > 1 else hidden[0] if hidden else torch.empty(0)
+
+    def _readable(self, tokens: TokenIds) -> Tensor:
+        """`tokens` for the model; ids that a drafter's smaller vocabulary lacks are read as its last one."""
+        return torch.from_numpy(tokens).long().clamp_(max=self.model.config.vocab_size - 1).to(self.model.device)
