@@ -22,9 +22,7 @@ WINDOWED = tiny_decoder(sliding_window=7)
 
 
 def new_cache(decoder: TinyDecoder = DECODER, capacity: int = 4, num_queries: int = 6) -> FullCache:
-    return FullCache(
-        decoder.cache_shape, decoder.rope, capacity=capacity, num_queries=num_queries, dtype=torch.float64
-    )
+    return FullCache(decoder.cache_shape, decoder.rope, capacity=capacity, num_queries=num_queries, dtype=torch.float64)
 
 
 def fresh(decoder: TinyDecoder, tokens: TokenIds, num_rows: int) -> Tensor:
