@@ -2,77 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import silu
 
 from triforce.attention.rope import Rope
-from triforce.models.config import ModelConfig
-from triforce.models.decoder import Decoder
-from triforce.models.family import HUGGINGFACE_NAMES
-from triforce.models.rope_scaling import build_rope
-from triforce.models.weights import gather
+from triforce.caches.base import Cache, CacheShape, Segment
+from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds, extend
 
 VOCAB = 16
-HEADS, KV_HEADS, DIM = 4, 2, 8
+HEADS, KV_HEADS, DIM, HIDDEN = 4, 2, 8, 32
 
 
-class TinyDecoder(Decoder):
-    """The real decoder with random weights, whose logits stay in float64."""
+class TinyDecoder:
+    """All that a runner needs of a model: grouped attention by whatever cache it is given, and an MLP."""
 
-    def __init__(self, config: ModelConfig, seed: int) -> None:
-        source = RandomWeights(seed)
-        super().__init__(config, gather(config, source, torch.device("cpu")))
-        self._readout = source.read("readout", (config.hidden_size, config.vocab_size))
+    device = torch.device("cpu")
+
+    def __init__(self, num_layers: int, sliding_window: int | None, vocab_size: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def matrix(rows: int, columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=generator, dtype=torch.float64) * 1.5 * rows**-0.5
+
+        self.config = Sizes(vocab_size)
+        self.cache_shape = CacheShape(num_layers, HEADS, KV_HEADS, DIM, sliding_window)
+        self.rope = Rope(100.0 ** -(torch.arange(0, DIM, 2, dtype=torch.float64) / DIM))
+        self._embedding = matrix(vocab_size, HIDDEN) * vocab_size**0.5
+        self._layers = [
+            (matrix(HIDDEN, (HEADS + 2 * KV_HEADS) * DIM), matrix(HEADS * DIM, HIDDEN), matrix(HIDDEN, HIDDEN))
+            for _ in range(num_layers)
+        ]
+        self._readout = matrix(HIDDEN, vocab_size)
+
+    def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
+        x = self._embedding[tokens]
+        for index, (qkv, output, mlp) in enumerate(self._layers):
+            q, k, v = (_norm(x) @ qkv).view(len(x), -1, DIM).split((HEADS, KV_HEADS, KV_HEADS), 1)
+            x = x + segments[0].cache.attend(index, q, k, v).reshape(len(x), -1) @ output
+            x = x + silu(_norm(x) @ mlp)
+        return _norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden @ self._readout
 
-    @property
-    def rope(self) -> Rope:
-        return build_rope(self.config)
+
+@dataclass(frozen=True)
+class Sizes:
+    vocab_size: int
 
 
-class RandomWeights:
-    """A checkpoint of whatever is asked for: norms of ones, matrices strong enough for attention to matter."""
-
-    names = HUGGINGFACE_NAMES
-
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        del name
-        if len(shape) == 1:
-            return torch.ones(shape, dtype=torch.float64)
-        return torch.randn(shape, generator=self._generator, dtype=torch.float64) * 1.5 * shape[-1] ** -0.5
+def _norm(x: Tensor) -> Tensor:
+    return x / x.square().mean(-1, keepdim=True).sqrt()
 
 
 def tiny_decoder(
     num_layers: int = 2, sliding_window: int | None = None, vocab_size: int = VOCAB, seed: int = 0
 ) -> TinyDecoder:
-    config = ModelConfig(
-        family="llama",
-        vocab_size=vocab_size,
-        hidden_size=HEADS * DIM,
-        intermediate_size=48,
-        num_layers=num_layers,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=DIM,
-        norm_eps=1e-6,
-        rope_theta=100.0,
-        rope_scaling=None,
-        max_position=4096,
-        original_max_position=4096,
-        tied_embeddings=False,
-        sliding_window=sliding_window,
-    )
-    return TinyDecoder(config, seed)
+    return TinyDecoder(num_layers, sliding_window, vocab_size, seed)
+
+
+def runner_over(name: str, decoder: TinyDecoder, cache: Cache) -> ModelRunner:
+    return ModelRunner(name, decoder, cache)  # type: ignore[arg-type]  # it asks for no more than the above
 
 
 def random_tokens(length: int, seed: int = 0) -> TokenIds:

@@ -7,14 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_attention import slow_attend
-from tiny import VOCAB, TinyDecoder, Turn, assert_same, play, random_tokens, tiny_decoder, turns
+from tiny import VOCAB, TinyDecoder, Turn, assert_same, play, random_tokens, runner_over, tiny_decoder, turns
 from torch import Tensor
 
 from triforce.attention.rope import Rope, rotate
 from triforce.caches import full
 from triforce.caches.base import Segment
 from triforce.caches.full import FullCache
-from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds
 
 DECODER = tiny_decoder()
@@ -26,7 +25,7 @@ def new_cache(decoder: TinyDecoder = DECODER, capacity: int = 4, num_queries: in
 
 
 def fresh(decoder: TinyDecoder, tokens: TokenIds, num_rows: int) -> Tensor:
-    return ModelRunner("fresh", decoder, new_cache(decoder, capacity=512)).logits(tokens, num_rows)
+    return runner_over("fresh", decoder, new_cache(decoder, capacity=512)).logits(tokens, num_rows)
 
 
 @pytest.mark.parametrize("decoder", [DECODER, WINDOWED], ids=["all rows", "sliding window"])
@@ -35,7 +34,7 @@ def fresh(decoder: TinyDecoder, tokens: TokenIds, num_rows: int) -> Tensor:
 def test_any_history_gives_the_logits_of_a_fresh_cache(
     decoder: TinyDecoder, prompt: int, history: list[Turn], num_rows: int
 ) -> None:
-    runner = ModelRunner("target", decoder, new_cache(decoder))
+    runner = runner_over("target", decoder, new_cache(decoder))
     tokens = random_tokens(prompt)
 
     def visit(sequence: TokenIds) -> None:
@@ -67,8 +66,8 @@ def test_it_attends_as_defined_at_absolute_positions(decoder: TinyDecoder) -> No
     tokens = random_tokens(20)
     segment = Segment(SlowCache(decoder), len(tokens))  # type: ignore[arg-type]
     expected = decoder.logits(decoder(torch.from_numpy(tokens).long(), [segment]))
-    assert_same(ModelRunner("target", decoder, new_cache(decoder)).logits(tokens, 20), expected)
-    runner = ModelRunner("target", decoder, new_cache(decoder))
+    assert_same(runner_over("target", decoder, new_cache(decoder)).logits(tokens, 20), expected)
+    runner = runner_over("target", decoder, new_cache(decoder))
     one_by_one = torch.cat([runner.logits(tokens[: i + 1], 1) for i in range(20)])
     assert_same(one_by_one, expected)
 
@@ -83,14 +82,14 @@ def test_a_sliding_window_forgets_what_lies_behind_it() -> None:
 
 
 def test_it_grows_and_keeps_its_rows() -> None:
-    runner = ModelRunner("target", DECODER, new_cache(capacity=2))
+    runner = runner_over("target", DECODER, new_cache(capacity=2))
     tokens = random_tokens(100)
     for end in (1, 2, 3, 50, 100):
         assert_same(runner.logits(tokens[:end], 1), fresh(DECODER, tokens[:end], 1))
 
 
 def test_long_prompts_are_read_in_passes_that_are_reported() -> None:
-    runner, seen = ModelRunner("target", DECODER, new_cache()), []
+    runner, seen = runner_over("target", DECODER, new_cache()), []
     tokens = random_tokens(1200)
     runner.prefill(tokens[:-1], seen.append)
     assert seen == [512, 1024, 1199]
@@ -104,20 +103,20 @@ def test_the_last_queries_are_those_of_a_fresh_cache_after_any_history(prompt: i
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(full, "_SPARE_QUERIES", 3)
         cache = new_cache()
-    runner = ModelRunner("target", DECODER, cache)
+    runner = runner_over("target", DECODER, cache)
     tokens = random_tokens(prompt)
     for turn in history:
         tokens = play(tokens, turn, lambda sequence: runner.logits(sequence, 1))
         runner.logits(tokens, 1)
         other = new_cache(num_queries=512)
-        ModelRunner("fresh", DECODER, other).prefill(tokens)
+        runner_over("fresh", DECODER, other).prefill(tokens)
         for end in (len(tokens), max(len(tokens) - 2, 0)):
             torch.testing.assert_close(cache.queries(end, 4), other.queries(end, 4))
 
 
 def test_dropping_a_rejected_draft_gives_up_no_rows() -> None:
     cache = new_cache()
-    ModelRunner("target", DECODER, cache).prefill(random_tokens(500))
+    runner_over("target", DECODER, cache).prefill(random_tokens(500))
     assert cache.sync(random_tokens(500)[:372]) == 372
 
 

@@ -8,7 +8,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import DIM, HEADS, KV_HEADS, VOCAB, TinyDecoder, Turn, assert_same, random_tokens, tiny_decoder, turns
+from tiny import (
+    DIM,
+    HEADS,
+    KV_HEADS,
+    VOCAB,
+    TinyDecoder,
+    Turn,
+    assert_same,
+    random_tokens,
+    runner_over,
+    tiny_decoder,
+    turns,
+)
 from torch import Tensor
 
 from triforce.caches.full import FullCache
@@ -40,7 +52,7 @@ def new_levels(
     cache = SparseCache(
         full, create_policy(policy), budget=budget, chunk=CHUNK, sinks=SINKS, recent=recent, stride=STRIDE
     )
-    return Levels(ModelRunner("target", decoder, full), ModelRunner("sparse", decoder, cache), full, cache)
+    return Levels(runner_over("target", decoder, full), runner_over("sparse", decoder, cache), full, cache)
 
 
 def fresh_logits(policy: str, tokens: TokenIds, drafted: list[int], num_rows: int) -> Tensor:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from slow_attention import weigh
-from tiny import VOCAB, TinyDecoder, Turn, assert_same, play, random_tokens, tiny_decoder, turns
+from tiny import VOCAB, TinyDecoder, Turn, assert_same, play, random_tokens, runner_over, tiny_decoder, turns
 from torch import Tensor
 
 from triforce.attention.rope import rotate
@@ -41,7 +41,7 @@ def _small_buffers() -> Iterator[None]:
 
 def new_runner(decoder: TinyDecoder = DECODER, sinks: int = SINKS, slots: int = SLOTS) -> ModelRunner:
     cache = StreamingCache(decoder.cache_shape, decoder.rope, slots=slots, sinks=sinks, dtype=torch.float64)
-    return ModelRunner("draft", decoder, cache)
+    return runner_over("draft", decoder, cache)
 
 
 class SlowStreamingCache:

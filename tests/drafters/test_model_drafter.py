@@ -8,14 +8,13 @@ import torch
 from compositions import COMPOSITIONS, PREFIX, blended, sampler
 from scipy.stats import chisquare
 from tables import TableRunner
-from tiny import random_tokens, tiny_decoder
+from tiny import random_tokens, runner_over, tiny_decoder
 
 from triforce.caches.streaming import StreamingCache
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
-from triforce.runner import ModelRunner
 from triforce.tokens import extend
 
 
@@ -49,7 +48,7 @@ def test_its_laws_span_the_targets_vocabulary(own: int, sampling: str) -> None:
 def test_a_real_drafter_reads_tokens_that_its_vocabulary_lacks() -> None:
     small = tiny_decoder(vocab_size=10)
     cache = StreamingCache(small.cache_shape, small.rope, dtype=torch.float64)
-    drafter = ModelDrafter(ModelRunner("draft", small, cache), 16)
+    drafter = ModelDrafter(runner_over("draft", small, cache), 16)
     tokens = random_tokens(40)
     assert tokens.max() > 10
     draft = drafter.propose(tokens, 3, sampler("T=1"))
