@@ -146,6 +146,17 @@ def test_any_history_gives_the_logits_of_a_fresh_cache(prompt: int, history: lis
         tokens = play(tokens, turn, visit)
 
 
+@pytest.mark.parametrize("length", [41, 47, 50])  # right after rows were evicted, and later
+def test_a_rewind_of_any_depth_leaves_what_a_fresh_cache_holds(length: int) -> None:
+    tokens = random_tokens(length)
+    for kept in range(length):
+        runner = new_runner(ONE_LAYER)
+        for end in range(1, length + 1, 4):
+            runner.prefill(tokens[:end])
+        other = extend(tokens[:kept], [(int(tokens[kept]) + 1) % VOCAB])
+        assert_same(runner.logits(other, 1), new_runner(ONE_LAYER).logits(other, 1))
+
+
 def test_after_a_rejection_the_window_still_holds_the_last_accepted_token() -> None:
     tokens = random_tokens(40)
     runner = new_runner()
