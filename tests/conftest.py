@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from triforce.native import kernels
+
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
@@ -21,3 +23,15 @@ def _one_thread() -> None:
 def _no_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
+
+
+@pytest.fixture(params=["native", "pytorch"])
+def each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The test runs with the native kernels, and without them."""
+    kernels.cache_clear()
+    if request.param == "pytorch":
+        monkeypatch.setenv("TRIFORCE_NATIVE", "0")
+    elif kernels() is None:
+        pytest.skip("native kernels are not built")
+    yield request.param
+    kernels.cache_clear()

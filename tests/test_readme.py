@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tiny import tiny_decoder
+from tiny_engine import tiny_engine
 
 import triforce
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
-from triforce.engine import Engine
-from triforce.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,19 +32,10 @@ def commands(program: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def tiny_engine() -> Engine:
-    """A random model of the 256 bytes."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    return Engine(tiny_decoder(vocab_size=256), Tokenizer(backend, {}), None, 0.0)
-
-
 def test_every_python_block_runs_in_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(), raising=False)
+    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(max_position=4096), raising=False)
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("It was the best of times, it was the worst of times. " * 40, encoding="utf-8")
     namespace: dict[str, object] = {}

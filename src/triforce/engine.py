@@ -104,7 +104,7 @@ class Engine:
     def _full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
         """The cache of the last call, if it was made with the same rotation and remembers queries enough."""
         rope = build_rope(self.target.config, context_length)
-        num_queries = NUM_QUERIES + decoding.stride + _LONGEST_BLOCK
+        num_queries = NUM_QUERIES + decoding.stride
         cache = self._cache
         if cache is None or not cache.serves(rope, num_queries):
             cache = self._cache = FullCache(

@@ -1,0 +1,28 @@
+"""Attention as the caches call it: the native kernels where they serve, PyTorch's own elsewhere."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from triforce.attention import reference
+from triforce.native import kernels, serves_attention
+
+__all__ = ["attend", "rotate_and_store"]
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
+    """Causal attention of the last n rows over all rows; shapes as in `triforce.attention.reference.attend`."""
+    native = kernels()
+    if native and serves_attention(q, keys, values):
+        return native.attend(q, keys, values, window)
+    return reference.attend(q, keys, values, window)
+
+
+def rotate_and_store(
+    q: Tensor, k: Tensor, v: Tensor, table: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, row: int
+) -> Tensor:
+    """Rotate q and k, store k and v from `row` on; shapes as in `triforce.attention.reference.rotate_and_store`."""
+    native = kernels()
+    if native and serves_attention(q, keys, values):
+        return native.rotate_and_store(q, k, v, table, keys, values, row)
+    return reference.rotate_and_store(q, k, v, table, keys, values, row)

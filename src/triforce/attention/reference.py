@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from triforce.attention.rope import rotate
+
 _GROUPED_ROWS = 64  # up to here a KV head's query heads are rows of one product, so its keys are read once
 
 
@@ -19,6 +21,8 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -
     """
     n, heads, dim = q.shape
     kv_heads, rows, _ = keys.shape
+    if keys.device.type == "cpu":  # where PyTorch is far faster in float32 than in 16 bits, conversion included
+        keys, values = keys.to(q.dtype), values.to(q.dtype)
     group = heads // kv_heads
     grouped = q.to(keys.dtype).view(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [kv_heads, group, n, dim]
     limited = window is not None and rows > window
@@ -33,6 +37,18 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -
         mask = None if causal else _mask(n, rows, 1, window, torch.bool, keys.device)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, is_causal=causal)
     return out.permute(2, 0, 1, 3).reshape(n, heads, dim).to(q.dtype)
+
+
+def rotate_and_store(
+    q: Tensor, k: Tensor, v: Tensor, table: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, row: int
+) -> Tensor:
+    """Rotate `q` [n, heads, dim] and `k` [n, kv_heads, dim] by `table`; returns the rotated queries.
+
+    Rotated keys and `v` [n, kv_heads, dim] become the rows from `row` on of `keys` and `values` [kv_heads, rows, dim].
+    """
+    keys[:, row : row + len(k)] = rotate(k, table).transpose(0, 1)
+    values[:, row : row + len(v)] = v.transpose(0, 1)
+    return rotate(q, table)
 
 
 @lru_cache(maxsize=2)  # every layer of a pass asks for the same one

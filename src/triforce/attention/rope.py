@@ -34,12 +34,12 @@ class Rotation:
         self._at = (-1, 0)
         self._table: tuple[Tensor, Tensor] | None = None
 
-    def apply(self, x: Tensor, start: int) -> Tensor:
-        """Rotate `x` [n, heads, dim] at positions from `start`."""
-        if self._table is None or self._at != (start, len(x)):
-            self._at = (start, len(x))
-            self._table = self._rope.table(torch.arange(start, start + len(x)), x.dtype, x.device)
-        return rotate(x, self._table)
+    def at(self, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The table for as many positions from `start` as `like` [n, heads, dim] has rows, in its dtype."""
+        if self._table is None or self._at != (start, len(like)):
+            self._at = (start, len(like))
+            self._table = self._rope.table(torch.arange(start, start + len(like)), like.dtype, like.device)
+        return self._table
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

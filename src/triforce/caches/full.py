@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from triforce.attention.reference import attend
+from triforce.attention import attend, rotate_and_store
 from triforce.attention.rope import Rope, Rotation
 from triforce.caches.base import CacheShape
 from triforce.tokens import TokenIds, TokenLog
@@ -72,9 +72,8 @@ class FullCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         start, end = self.length, self.length + len(q)
         self._reserve(end)
-        q = self._rotation.apply(q, start)
-        self.keys[layer, :, start:end] = self._rotation.apply(k, start).transpose(0, 1)
-        self.values[layer, :, start:end] = v.transpose(0, 1)
+        table = self._rotation.at(start, q)
+        q = rotate_and_store(q, k, v, table, self.keys[layer], self.values[layer], start)
         self._remember(layer, start, q)
         return attend(q, self.keys[layer, :, :end], self.values[layer, :, :end], self.shape.sliding_window)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from triforce.attention.reference import attend
+from triforce.attention import attend, rotate_and_store
 from triforce.attention.rope import Rotation
 from triforce.caches.full import FullCache
 from triforce.policies.base import Policy
@@ -88,9 +88,9 @@ class SparseCache:
         begin = self.num_rows
         end = begin + len(q)
         self._reserve(end)
-        self._keys[layer, :, begin:end] = self._rotation.apply(k, self.length).transpose(0, 1)
-        self._values[layer, :, begin:end] = v.transpose(0, 1)
-        return attend(self._rotation.apply(q, self.length), self._keys[layer, :, :end], self._values[layer, :, :end])
+        table = self._rotation.at(self.length, q)
+        q = rotate_and_store(q, k, v, table, self._keys[layer], self._values[layer], begin)
+        return attend(q, self._keys[layer, :, :end], self._values[layer, :, :end])
 
     def advance(self, tokens: TokenIds) -> None:
         self._log.append(tokens)
@@ -116,7 +116,7 @@ class SparseCache:
         queries = self._source.queries(at, NUM_QUERIES).to(self._keys.dtype)
         scores = []
         for layer, keys in enumerate(self._source.keys):
-            chunks = keys[:, : num_chunks * self._chunk].unflatten(1, (num_chunks, self._chunk))
+            chunks = keys[:, : num_chunks * self._chunk].view(len(keys), num_chunks, self._chunk, -1)
             scores.append(self._policy.score(queries[layer], chunks, self._means[layer, :, :num_chunks]))
         ranked = torch.stack(scores)
         ranked[..., : self._sink_chunks] = float("inf")
@@ -127,7 +127,7 @@ class SparseCache:
         known = self._means.shape[2]
         if num_chunks > known:
             rows = self._source.keys[:, :, known * self._chunk : num_chunks * self._chunk]
-            means = rows.unflatten(2, (num_chunks - known, self._chunk)).mean(3)
+            means = rows.view(*rows.shape[:2], num_chunks - known, self._chunk, -1).mean(3)
             self._means = torch.cat((self._means, means), 2)
 
     def _copy_tail(self, begin: int, end: int) -> None:

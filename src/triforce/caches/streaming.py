@@ -154,7 +154,8 @@ def _attend(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, now: _Pass
     scores = scores.view(kv_heads, -1, n, now.mask.shape[1]) * dim**-0.5 + now.mask
     weights = scores.softmax(-1).view(kv_heads, -1, now.mask.shape[1])
     out = weights[..., :num_sinks] @ values[:, now.sinks] + weights[..., num_sinks:] @ values[:, now.window]
-    return out.view(kv_heads, heads // kv_heads, n, dim).permute(2, 0, 1, 3).reshape(n, heads, dim)
+    mixed: Tensor = out.view(kv_heads, heads // kv_heads, n, dim).permute(2, 0, 1, 3)
+    return mixed.reshape(n, heads, dim)
 
 
 def _cut(positions: range) -> Iterable[range]:

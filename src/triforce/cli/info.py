@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from triforce.models import ModelConfig
     from triforce.models.family import WeightNames
+    from triforce.models.matrix import Filed
 
 SUMMARY = "show what a model is, without loading its weights"
 _BYTES_PER_VALUE = 4  # a cache on the CPU holds float32
@@ -62,30 +64,33 @@ def _num_parameters(config: ModelConfig) -> int:
     """Counted on tensors without memory, gathered as the loader gathers the real ones."""
     import torch
 
-    from triforce.models.weights import gather
+    from triforce.models.weights import Placement, gather
 
-    weights = gather(config, _Shapes(), torch.device("meta"))
-    tensors = [weights.embedding, weights.norm]
-    tensors += [tensor for layer in weights.layers for tensor in vars(layer).values() if tensor is not None]
-    if not config.tied_embeddings:
-        tensors.append(weights.head)
-    return sum(tensor.numel() for tensor in tensors)
+    shapes = _Shapes()
+    gather(config, shapes, Placement(torch.device("meta"), torch.float32))
+    return shapes.num_parameters
 
 
 class _Shapes:
-    """A checkpoint of the right shapes and no values."""
+    """A checkpoint of the right shapes and no values, which counts what is read."""
 
     def __init__(self) -> None:
         from triforce.models.family import HUGGINGFACE_NAMES
 
         self.names: WeightNames = HUGGINGFACE_NAMES
+        self.num_parameters = 0
 
-    def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An empty tensor of `shape`."""
         import torch
 
         del name
-        return torch.empty(shape, device="meta")
+        self.num_parameters += math.prod(shape)
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def read_filed(self, name: str, shape: tuple[int, ...]) -> Filed:
+        """Never asked for: there is no file."""
+        raise AssertionError(name, shape)
 
 
 def _num_bytes(path: Path) -> int:

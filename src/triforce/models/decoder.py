@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import rms_norm, silu
 
 from triforce.caches.base import CacheShape, Segment
 from triforce.models.config import ModelConfig
 from triforce.models.weights import LayerWeights, Weights
+from triforce.native import NARROW, kernels
 
 
 class Decoder:
@@ -21,12 +22,13 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
-        self.dtype = weights.embedding.dtype
-        self.device = weights.embedding.device
+        self.dtype = weights.dtype
+        self.device = weights.device
         self.cache_shape = CacheShape(
             config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim, config.sliding_window
         )
         self._weights = weights
+        self._native = kernels() if weights.device.type == "cpu" and weights.dtype == torch.float32 else None
 
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Hidden states [T, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.
@@ -35,7 +37,7 @@ class Decoder:
         """
         assert sum(segment.num_tokens for segment in segments) == len(tokens), (segments, len(tokens))
         weights = self._weights
-        x = embedding(tokens, weights.embedding)  # [T, hidden], updated in place from here on
+        x = weights.embedding.rows(tokens)  # [T, hidden], updated in place from here on
         for index, layer in enumerate(weights.layers):
             self._add_attention(x, index, layer, segments)
             self._add_mlp(x, layer)
@@ -43,14 +45,12 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab] float32 of hidden states [n, hidden]."""
-        return linear(hidden, self._weights.head).float()
+        return self._weights.head.apply(hidden).float()
 
     def _add_attention(self, x: Tensor, index: int, layer: LayerWeights, segments: Sequence[Segment]) -> None:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = _affine(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
-        q, k, v = qkv.view(len(x), -1, self.config.head_dim).split_with_sizes(
-            (heads, kv_heads, kv_heads), 1
-        )  # [T, heads, dim]
+        qkv = layer.qkv.apply(self._norm(x, layer.attention_norm)).view(len(x), -1, self.config.head_dim)
+        q, k, v = qkv.split_with_sizes((heads, kv_heads, kv_heads), 1)  # [T, heads, dim]
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         if len(segments) == 1:
@@ -59,20 +59,20 @@ class Decoder:
             sizes = [segment.num_tokens for segment in segments]
             shares = zip(segments, *(rows.split_with_sizes(sizes) for rows in (q, k, v)), strict=True)
             attended = torch.cat([segment.cache.attend(index, *rows) for segment, *rows in shares])
-        if layer.output_bias is not None:
-            x += layer.output_bias
-        x.addmm_(attended.reshape(len(x), -1), layer.output)
+        layer.output.add_to(x, attended.reshape(len(x), -1))
 
     def _add_mlp(self, x: Tensor, layer: LayerWeights) -> None:
-        gate_up = _affine(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
-        gate, up = gate_up.chunk(2, -1)
-        if layer.down_bias is not None:
-            x += layer.down_bias
-        x.addmm_(silu(gate).mul_(up), layer.down)
+        gate_up = layer.gate_up.apply(self._norm(x, layer.mlp_norm))
+        layer.down.add_to(x, self._gate(gate_up))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self._native and len(x) <= NARROW:
+            return self._native.rms_norm(x, weight, self.config.norm_eps)
         return rms_norm(x, weight.shape, weight, self.config.norm_eps)  # in float32 whatever the dtype
 
-
-def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(x, matrix) if bias is None else torch.addmm(bias, x, matrix)
+    def _gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for [T, 2 * inner]."""
+        if self._native and len(gate_up) <= NARROW:
+            return self._native.silu_mul(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate).mul_(up)

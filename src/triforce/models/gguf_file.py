@@ -96,6 +96,15 @@ class GgufFile:
             fill(0)
         return values.view(info.shape)
 
+    def blocks(self, name: str) -> tuple[Tensor, int]:
+        """Matrix `name` as it lies in the file, a copy: rows [out, row_bytes] uint8 and GGUF's number of their format.
+
+        Raises `ModelError` when it is absent.
+        """
+        info = self._info(name)
+        raw = np.frombuffer(self._bytes, np.uint8, info.num_bytes, info.offset).copy()
+        return torch.from_numpy(raw).view(info.shape[0], -1), info.type_id
+
     def _dequantised_part(self, info: _TensorInfo, start: int, end: int) -> Tensor:
         """Values `start` to `end`, whole blocks, in float32."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType

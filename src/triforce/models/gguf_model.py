@@ -11,21 +11,20 @@ from triforce.models.decoder import Decoder
 from triforce.models.entries import Entries
 from triforce.models.family import GGUF_NAMES, Family
 from triforce.models.gguf_file import GgufFile
+from triforce.models.matrix import Filed
 from triforce.models.registry import FAMILIES
-from triforce.models.weights import gather
+from triforce.models.weights import Placement, gather
 
 END_KEYS = tuple(f"tokenizer.ggml.{role}_token_id" for role in ("eos", "eot", "eom"))
 DIVISORS = "rope_freqs.weight"
 
 
-def load_gguf(
-    file: GgufFile, dtype: torch.dtype, device: torch.device, rope_scaling: RopeScaling | None = None
-) -> Decoder:
+def load_gguf(file: GgufFile, placement: Placement, rope_scaling: RopeScaling | None = None) -> Decoder:
     """The model in `file`. Raises `ModelError` when anything in it is missing, damaged or not supported."""
     config, family = config_from_gguf(file)
     if rope_scaling is not None:
         config = config.with_rope_scaling(rope_scaling)
-    return Decoder(config, gather(config, GgufSource(file, config, family, dtype), device))
+    return Decoder(config, gather(config, GgufSource(file, config, family), placement))
 
 
 def config_from_gguf(file: GgufFile) -> tuple[ModelConfig, Family]:
@@ -78,22 +77,32 @@ class GgufSource:
 
     names = GGUF_NAMES
 
-    def __init__(self, file: GgufFile, config: ModelConfig, family: Family, dtype: torch.dtype) -> None:
+    def __init__(self, file: GgufFile, config: ModelConfig, family: Family) -> None:
         self._file = file
         self._config = config
         self._interleaved = family.interleaved_in_gguf
-        self._dtype = dtype
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Tensor `name` in the source's dtype, on the CPU. Raises `ModelError`."""
+    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Tensor `name` in `dtype`, on the CPU. Raises `ModelError`."""
+        self._check(name, shape)
+        return self._ordered(name, self._file.dequantised(name, dtype))
+
+    def read_filed(self, name: str, shape: tuple[int, ...]) -> Filed:
+        """The blocks of matrix `name`, rows in order. Raises `ModelError`."""
+        self._check(name, shape)
+        rows, kind = self._file.blocks(name)
+        return Filed(self._ordered(name, rows), kind)
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
         found = self._file.shape(name)
         if found != shape:
             problem = f"tensor {name} has shape {list(found)}, the metadata asks for {list(shape)}"
             raise ModelError(f"{self._file.path}: {problem}; download the GGUF file again")
-        tensor = self._file.dequantised(name, self._dtype)
+
+    def _ordered(self, name: str, rows: Tensor) -> Tensor:
         if self._interleaved and name.rpartition(".")[0].endswith((".attn_q", ".attn_k")):
-            return halves_from_pairs(tensor, self._config.head_dim)
-        return tensor
+            return halves_from_pairs(rows, self._config.head_dim)
+        return rows
 
 
 def halves_from_pairs(rows: Tensor, head_dim: int) -> Tensor:

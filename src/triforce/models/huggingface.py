@@ -14,7 +14,8 @@ from triforce.models.config_json import config_from_directory
 from triforce.models.decoder import Decoder
 from triforce.models.entries import read_json
 from triforce.models.family import WeightNames
-from triforce.models.weights import gather
+from triforce.models.matrix import KINDS, Filed
+from triforce.models.weights import Placement, filed, gather
 
 AGAIN = "download the model again"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -22,29 +23,34 @@ LFS_POINTER = b"version https://git-lfs"
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-def load_directory(
-    directory: Path, dtype: torch.dtype, device: torch.device, rope_scaling: RopeScaling | None = None
-) -> Decoder:
+def load_directory(directory: Path, placement: Placement, rope_scaling: RopeScaling | None = None) -> Decoder:
     """The model in `directory`. Raises `ModelError` when anything in it is missing, damaged or not supported."""
     config, family = config_from_directory(directory)
     if rope_scaling is not None:
         config = config.with_rope_scaling(rope_scaling)
-    source = SafetensorsSource(directory, family.weight_names, dtype)
-    return Decoder(config, gather(config, source, device))
+    source = SafetensorsSource(directory, family.weight_names)
+    return Decoder(config, gather(config, source, placement))
 
 
 class SafetensorsSource:
     """The safetensors files of a directory as one checkpoint; shards are opened when first read."""
 
-    def __init__(self, directory: Path, names: WeightNames, dtype: torch.dtype) -> None:
+    def __init__(self, directory: Path, names: WeightNames) -> None:
         self.names = names
         self._directory = directory
-        self._dtype = dtype
         self._shards: dict[Path, tuple[Any, set[str]]] = {}
         self._places = _places(directory)
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Tensor `name` in the source's dtype, on the CPU. Raises `ModelError`."""
+    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Tensor `name` in `dtype`, on the CPU. Raises `ModelError`."""
+        return self._read(name, shape).to(dtype)
+
+    def read_filed(self, name: str, shape: tuple[int, ...]) -> Filed:
+        """The bytes of matrix `name`; 64-bit weights are narrowed to 32. Raises `ModelError`."""
+        tensor = self._read(name, shape)
+        return filed(tensor if tensor.dtype in KINDS else tensor.float())
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         from safetensors import SafetensorError
 
         path = self._directory / WHOLE if self._places is None else self._places.get(name)
@@ -66,7 +72,7 @@ class SafetensorsSource:
             tensor: Tensor = shard.get_tensor(name)
         except SafetensorError as error:
             raise _damaged(path, error) from None
-        return tensor.to(self._dtype)
+        return tensor
 
     def _open(self, path: Path) -> tuple[Any, set[str]]:
         from safetensors import SafetensorError, safe_open

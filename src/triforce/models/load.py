@@ -9,6 +9,7 @@ import torch
 from triforce.errors import UsageError
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
+from triforce.models.weights import Placement
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -18,20 +19,20 @@ def load_model(
 ) -> Decoder:
     """The model in a directory or a .gguf file, ready to run.
 
-    `dtype` is float32, bfloat16, float16 or auto (float32 on the CPU, bfloat16 elsewhere); `device` is auto or a name
-    torch knows. Raises `ModelError` or, for an argument that cannot be honoured, `UsageError`.
+    `dtype` of the weights is float32, bfloat16, float16 or auto: as they lie in the file where native kernels serve,
+    else float32 on a CPU and bfloat16 elsewhere. `device` is auto or a name torch knows. Raises `ModelError` or, for an
+    argument that cannot be honoured, `UsageError`.
     """
-    place = _device(device)
-    kind = _dtype(dtype, place)
+    placement = Placement(_device(device), _dtype(dtype))
     path = Path(path)
     if path.is_dir():
         from triforce.models.huggingface import load_directory
 
-        return load_directory(path, kind, place, rope_scaling)
+        return load_directory(path, placement, rope_scaling)
     from triforce.models.gguf_file import GgufFile
     from triforce.models.gguf_model import load_gguf
 
-    return load_gguf(GgufFile(path), kind, place, rope_scaling)
+    return load_gguf(GgufFile(path), placement, rope_scaling)
 
 
 def _device(name: str) -> torch.device:
@@ -46,9 +47,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
+def _dtype(name: str) -> torch.dtype | None:
+    if name != "auto" and name not in DTYPES:
         raise UsageError(f"dtype {name!r} is unknown: use auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return DTYPES.get(name)

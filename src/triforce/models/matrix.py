@@ -1,0 +1,116 @@
+"""Weight matrices: dense ones multiplied by PyTorch, and filed ones, kept as they lie in the file, by native kernels.
+
+A filed matrix is the dequantised one to the last product: each weight becomes a float32 on its way to the multiplier,
+and no activation is quantised. Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear
+
+from triforce.native import NARROW, Kernels
+
+KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}  # GGUF's numbers for plain formats
+
+
+class Matrix(Protocol):
+    """A linear layer with its bias, if any: [out, in]."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """[n, out] from `x` [n, in]."""
+        ...
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        """Add what `apply` gives for `x` [n, in] to `y` [n, out], in place."""
+        ...
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The rows [n, in] at `index` [n]: the matrix as an embedding."""
+        ...
+
+
+class DenseMatrix:
+    """A tensor [out, in] in the dtype of the computation."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def apply(self, x: Tensor) -> Tensor:
+        return linear(x, self._weight, self._bias)
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        if self._bias is not None:
+            y += self._bias
+        y.addmm_(x, self._weight.t())
+
+    def rows(self, index: Tensor) -> Tensor:
+        return embedding(index, self._weight)
+
+
+@dataclass(frozen=True)
+class Filed:
+    """Rows of weights [out, row_bytes] uint8 in GGUF's format `kind`."""
+
+    weights: Tensor
+    kind: int
+
+
+class FiledMatrix:
+    """Rows in one or several formats, one part after the other; computes in float32."""
+
+    def __init__(self, kernels: Kernels, parts: Sequence[Filed], width: int, bias: Tensor | None = None) -> None:
+        self._kernels = kernels
+        self._parts = _joined(parts)
+        self._width = width
+        self._out = sum(len(part.weights) for part in parts)
+        self._bias = bias
+
+    def apply(self, x: Tensor) -> Tensor:
+        if len(x) > NARROW:
+            return linear(x, self._dense(), self._bias)
+        y = torch.empty(len(x), self._out)
+        self._narrow(x, y, accumulate=False)
+        return y
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        if len(x) > NARROW:
+            if self._bias is not None:
+                y += self._bias
+            y.addmm_(x, self._dense().t())
+        else:
+            self._narrow(x, y, accumulate=True)
+
+    def rows(self, index: Tensor) -> Tensor:
+        (part,) = self._parts
+        return self._kernels.dequantise(part.weights[index], part.kind, self._width)
+
+    def _narrow(self, x: Tensor, y: Tensor, accumulate: bool) -> None:
+        x, start = x.contiguous(), 0
+        for part in self._parts:
+            end = start + len(part.weights)
+            bias = self._bias[start:end] if self._bias is not None else None
+            self._kernels.linear(x, part.weights, part.kind, y[:, start:end], bias=bias, accumulate=accumulate)
+            start = end
+
+    def _dense(self) -> Tensor:
+        """All weights as floats, for one wide product."""
+        dense = [self._kernels.dequantise(part.weights, part.kind, self._width) for part in self._parts]
+        return torch.cat(dense) if len(dense) > 1 else dense[0]
+
+
+def _joined(parts: Sequence[Filed]) -> list[Filed]:
+    """Neighbours of one format become one part: fewer calls."""
+    joined: list[Filed] = []
+    for part in parts:
+        if joined and joined[-1].kind == part.kind:
+            joined[-1] = Filed(torch.cat((joined[-1].weights, part.weights)), part.kind)
+        else:
+            joined.append(part)
+    return joined

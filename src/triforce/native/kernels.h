@@ -1,0 +1,61 @@
+// What the drivers ask of an instruction set: one table of single-threaded kernels per variant.
+#ifndef TRIFORCE_KERNELS_H
+#define TRIFORCE_KERNELS_H
+
+#include <stdint.h>
+
+#define MOST_QUERIES 512  // query rows of one KV head
+
+enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16, ROW_INT8 };
+
+// Weight formats as they lie in a file; the numbers are GGUF's, with bfloat16's too.
+enum weight_type {
+    WEIGHT_F32 = 0,
+    WEIGHT_F16 = 1,
+    WEIGHT_Q4_0 = 2,
+    WEIGHT_Q4_1 = 3,
+    WEIGHT_Q5_0 = 6,
+    WEIGHT_Q5_1 = 7,
+    WEIGHT_Q8_0 = 8,
+    WEIGHT_Q4_K = 12,
+    WEIGHT_Q5_K = 13,
+    WEIGHT_Q6_K = 14,
+    WEIGHT_BF16 = 30,
+};
+
+// Attention of `num_queries` query rows of one KV head over rows [begin, end) of its keys and values.
+typedef struct {
+    const float *q;  // [num_queries, dim], scaled; row r belongs to new token r / group
+    const void *keys, *values;  // [rows, dim]
+    const float *key_scales, *value_scales;  // [rows], int8 rows only
+    const uint8_t *ancestors;  // [n, n] or null: which new tokens a new token sees; null: those up to itself
+    #define MOST_QUERIES 512  // query rows of one KV head
+
+enum row_type type;
+    int32_t dim, group, num_queries, n;
+    int64_t rows, window;  // all rows, of which the last n are new; positions seen back (0: all)
+} attend_job;
+
+typedef struct {
+    const float *x;  // [n, in]
+    const uint8_t *weights;  // [out, in] in the format of `type`
+    const float *bias;  // [out] or null
+    float *y;  // [n, out], rows y_stride apart
+    enum weight_type type;
+    int32_t n, accumulate;  // accumulate: add to y
+    int64_t in, out, row_bytes, y_stride;
+} linear_job;
+
+typedef struct {
+    const char *name;
+    // Writes the unnormalised output [num_queries, dim], the maxima [num_queries] and the sums [num_queries].
+    void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *out, float *max, float *sum);
+    void (*linear)(const linear_job *job, int64_t begin, int64_t end);  // output rows [begin, end)
+    void (*rms_norm)(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);
+    void (*silu_mul)(const float *gate_up, float *out, int64_t rows, int64_t inner);
+    void (*dequantise)(int type, const uint8_t *source, float *out, int64_t count);
+} kernel_table;
+
+extern const kernel_table kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
+
+#endif

@@ -1,0 +1,2 @@
+#define VARIANT avx2
+#include "kernels.inc"

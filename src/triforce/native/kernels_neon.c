@@ -1,0 +1,2 @@
+#define VARIANT neon
+#include "kernels.inc"

@@ -1,0 +1,2 @@
+#define VARIANT portable
+#include "kernels.inc"

@@ -1,0 +1,202 @@
+// One vector of floats, as wide as the instruction set that this file is compiled for, and its loads from row formats.
+// Built on the compilers' vector extensions; intrinsics only where those have no word (half precision).
+#ifndef TRIFORCE_SIMD_H
+#define TRIFORCE_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define WIDTH 16
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define WIDTH 8
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#define WIDTH 4
+#else
+#define WIDTH 4
+#endif
+
+typedef float vfloat __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t vint __attribute__((vector_size(4 * WIDTH)));
+
+static inline vfloat load(const float *p) {
+    vfloat v = {0};
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void store(float *p, vfloat v) { memcpy(p, &v, sizeof v); }
+
+static inline vfloat splat(float x) { return (vfloat){0} + x; }
+
+static inline float half_to_float(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    float value;
+    if (rest >= 0x7c00) {  // infinity or not a number
+        uint32_t bits = sign | 0x7f800000u | (rest & 0x3ff) << 13;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    uint32_t bits = rest << 13;  // as if exponents had float's bias; the product mends it, denormals included
+    memcpy(&value, &bits, 4);
+    value *= 0x1p112f;
+    memcpy(&bits, &value, 4);
+    bits |= sign;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static inline uint16_t float_to_half(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    uint16_t sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    if (bits >= 0x7f800000) return sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00);
+    if (bits >= 0x477ff000) return sign | 0x7c00;  // rounds past the largest half
+    if (bits < 0x38800000) {                       // denormal: let the addition round
+        float value, magic = 0.5f;
+        memcpy(&value, &bits, 4);
+        value += magic;
+        memcpy(&bits, &value, 4);
+        return sign | (uint16_t)(bits - 0x3f000000);
+    }
+    bits += 0xc8000fff + (bits >> 13 & 1);  // new bias, round to nearest even
+    return sign | (uint16_t)(bits >> 13);
+}
+
+static inline float bfloat_to_float(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static inline uint16_t float_to_bfloat(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+static inline vfloat load_half(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(__AVX2__)
+    return (vfloat)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    return (vfloat)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+#else
+    vfloat v = {0};
+    for (int i = 0; i < WIDTH; i++) v[i] = half_to_float(p[i]);
+    return v;
+#endif
+}
+
+static inline vint widen_u8(const uint8_t *p) {
+#if defined(__AVX512F__)
+    return (vint)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__AVX2__)
+    return (vint)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+#else
+    vint v = {0};
+    for (int i = 0; i < WIDTH; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
+static inline vint widen_s8(const int8_t *p) {
+#if defined(__AVX512F__)
+    return (vint)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__AVX2__)
+    return (vint)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+#else
+    vint v = {0};
+    for (int i = 0; i < WIDTH; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
+static inline vfloat to_float(vint v) { return __builtin_convertvector(v, vfloat); }
+
+static inline vfloat load_bfloat(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif defined(__AVX2__)
+    return (vfloat)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
+    vfloat v = {0};
+    for (int i = 0; i < WIDTH; i++) v[i] = bfloat_to_float(p[i]);
+    return v;
+#endif
+}
+
+static inline vfloat load_int8(const int8_t *p) { return to_float(widen_s8(p)); }
+
+static inline vfloat larger(vfloat a, vfloat b) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vfloat)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    vint first = a > b;
+    return (vfloat)(((vint)a & first) | ((vint)b & ~first));
+#endif
+}
+
+static inline float highest(vfloat v) {
+    float most = v[0];
+    for (int i = 1; i < WIDTH; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+
+static inline float sum(vfloat v) {
+#if WIDTH == 8
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+#elif WIDTH == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float total = 0;
+    for (int i = 0; i < WIDTH; i++) total += v[i];
+    return total;
+#endif
+}
+
+// out[i] = sum of v[i], four at a time: half the shuffles of four single sums
+static inline void sum4(vfloat a, vfloat b, vfloat c, vfloat d, float *out) {
+#if WIDTH == 8
+    __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps((__m256)a, (__m256)b), _mm256_unpackhi_ps((__m256)a, (__m256)b));
+    __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps((__m256)c, (__m256)d), _mm256_unpackhi_ps((__m256)c, (__m256)d));
+    __m256 all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+#else
+    out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
+#endif
+}
+
+// exp(x) for x <= 0 to within 2 units in the last place; 0 below -87.
+static inline vfloat exp_negative(vfloat x) {
+    vint tiny = x < -87.0f;
+    vfloat scaled = x * 1.44269504f;
+    vfloat shifted = scaled + 12582912.0f;  // 1.5 * 2^23: rounds to the nearest integer
+    vint exponent = (vint)shifted - 0x4b400000;
+    vfloat n = shifted - 12582912.0f;
+    vfloat r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vfloat p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    vint power = (exponent + 127) << 23;
+    vint result = (vint)(p * (vfloat)power) & ~tiny;
+    return (vfloat)result;
+}
+
+#endif

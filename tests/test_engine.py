@@ -1,0 +1,161 @@
+"""The engine: all methods say what plain decoding says, stop where it stops, and refuse what cannot be done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_engine import tiny_decoder, tiny_engine
+
+import triforce.engine
+from triforce.config import Decoding, SamplingParams
+from triforce.errors import ModelError, PromptError, UsageError
+from triforce.methods import METHODS
+
+PROMPT = "It was the best of times, it was the worst of times. " * 6  # 318 tokens
+SMALL = {"budget": 64, "chunk": 4, "sinks": 8, "recent": 16, "stride": 8, "slots": 48}
+
+
+pytestmark = pytest.mark.usefixtures("each_backend")
+
+
+def decoding(method: str, **changes: int) -> Decoding:
+    return Decoding(method=method, **{**SMALL, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draft_seed", [None, 0, 1], ids=["no draft model", "the target itself", "another model"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_greedy_tokens_are_those_of_plain_decoding(method: str, draft_seed: int | None) -> None:
+    engine = tiny_engine(draft_seed=draft_seed)
+    sampling = SamplingParams(max_new_tokens=80)
+    plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
+    assert engine.generate(PROMPT, sampling, decoding(method)).token_ids == plain.token_ids
+    assert plain.completion_tokens == 80
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_the_same_seed_gives_the_same_text(method: str) -> None:
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, seed=7, max_new_tokens=40)
+    first = tiny_engine().generate(PROMPT, sampling, decoding(method))
+    assert tiny_engine().generate(PROMPT, sampling, decoding(method)).token_ids == first.token_ids
+    other = SamplingParams(temperature=0.8, top_p=0.9, seed=8, max_new_tokens=40)
+    assert tiny_engine().generate(PROMPT, other, decoding(method)).token_ids != first.token_ids
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_end_of_sequence_inside_an_accepted_block_ends_the_text(method: str) -> None:
+    free = tiny_engine().generate(PROMPT, SamplingParams(max_new_tokens=60), Decoding(method="ar")).token_ids
+    for end in range(0, 60, 7):
+        first = free.index(free[end])
+        engine = tiny_engine(eos_token_ids=(free[end],))
+        done = engine.generate(PROMPT, SamplingParams(max_new_tokens=60), decoding(method))
+        assert done.token_ids == free[: first + 1]
+        assert done.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 20])
+def test_generation_ends_at_the_limit(method: str, limit: int) -> None:
+    done = tiny_engine().generate(PROMPT, SamplingParams(max_new_tokens=limit), decoding(method))
+    assert (done.completion_tokens, len(done.token_ids), done.finish_reason) == (limit, limit, "length")
+
+
+@pytest.mark.parametrize("prompt", ["a", "abc", "abcdefghij", PROMPT[:70]])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_short_prompts_and_large_budgets_decode_like_any_other(method: str, prompt: str) -> None:
+    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=50)
+    plain = engine.generate(prompt, sampling, Decoding(method="ar"))
+    assert engine.generate(prompt, sampling, decoding(method)).token_ids == plain.token_ids
+    assert engine.generate(prompt, sampling, Decoding(method=method)).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("policy", ["retrieval", "attention", "recent"])
+def test_generation_outlasts_the_budget(policy: str) -> None:
+    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=300)
+    plain = engine.generate(PROMPT[:100], sampling, Decoding(method="ar"))
+    fast = engine.generate(PROMPT[:100], sampling, Decoding(method="triforce", policy=policy, **SMALL))  # type: ignore[arg-type]
+    assert fast.token_ids == plain.token_ids
+
+
+def test_streamed_text_adds_up_and_names_its_levels() -> None:
+    stream = tiny_engine().stream(PROMPT, SamplingParams(max_new_tokens=60), decoding("triforce"))
+    completions = list(stream)
+    done = stream.generation()
+    assert "".join(completion.text for completion in completions) == done.text
+    assert [completion.token_id for completion in completions] == done.token_ids
+    assert {completion.level for completion in completions} <= {"target", "sparse", "lookup"}
+    assert [completion.finish_reason for completion in completions[:-1]] == [None] * 59
+    target, sparse, lookup = done.levels
+    assert (target.name, sparse.name, lookup.name) == ("target", "sparse", "lookup")
+    assert 0 < sparse.accepted <= sparse.drafted
+    assert target.passes + sparse.accepted >= 60
+
+
+def test_an_abandoned_stream_tells_what_it_gave() -> None:
+    stream = tiny_engine().stream(PROMPT, SamplingParams(max_new_tokens=60), decoding("triforce"))
+    given = [next(stream).token_id for _ in range(5)]
+    assert stream.generation().token_ids == given
+    assert stream.generation().finish_reason == "interrupted"
+
+
+def test_a_second_question_reads_only_what_is_new() -> None:
+    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=8)
+    engine.generate(PROMPT, sampling)
+    longer = PROMPT + "And then?"
+    again = engine.generate(longer, sampling)
+    assert again.timings.prefill_tokens < len(longer) // 2
+    assert again.token_ids == tiny_engine().generate(longer, sampling).token_ids
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("", "the prompt is empty: give some text"),
+        ([], "the prompt is empty: give some text"),
+        ([3, 256], "a token id outside 0..255"),
+        ([3, -1], "a token id outside 0..255"),
+        ("x" * 600, r"600 tokens and 8 new ones are 96 more than the 512 that the model allows: shorten it or extend"),
+        ("x" * 510, r"6 more than the 512 .*: ask for 2 new tokens at most \(-n\), shorten it or .*yarn:2"),
+    ],
+)
+def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: str | list[int], expected: str) -> None:
+    with pytest.raises(PromptError, match=expected) as caught:
+        tiny_engine().stream(prompt, SamplingParams(max_new_tokens=8))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"method": "magic"}, "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
+        ({"policy": "magic"}, "unknown policy 'magic': use one of retrieval, attention, recent"),
+        ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use --budget 96 or more"),
+        ({"gamma1": 0}, "gamma1 is 0: use at least 1"),
+        ({"gamma2": 0}, "gamma2 is 0: use at least 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_names_its_remedy(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        tiny_engine().stream(PROMPT, SamplingParams(max_new_tokens=8), Decoding(**changes))  # type: ignore[arg-type]
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Words:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def vocabulary(self) -> dict[str, int]:
+            return {self.name: 0}
+
+    monkeypatch.setattr("triforce.pull.resolve_model", lambda name: name)
+    monkeypatch.setattr("triforce.models.load_model", lambda *_, **__: tiny_decoder())
+    monkeypatch.setattr("triforce.text.tokenizer.load_tokenizer", Words)
+    with pytest.raises(ModelError, match="small has another vocabulary than large: choose a drafter of the same"):
+        triforce.engine.load("large", draft="small")
+    assert triforce.engine.load("large", draft="large").draft is not None
+
+
+def test_a_prompt_of_random_ids_survives_every_method() -> None:
+    prompt = torch.randint(0, 256, (200,), generator=torch.Generator().manual_seed(3)).tolist()
+    engine, sampling = tiny_engine(draft_seed=2), SamplingParams(max_new_tokens=30)
+    plain = engine.generate(prompt, sampling, Decoding(method="ar")).token_ids
+    assert all(engine.generate(prompt, sampling, decoding(method)).token_ids == plain for method in METHODS)

@@ -1,0 +1,200 @@
+"""The native kernels compute what PyTorch computes, in every variant that this processor runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from triforce.attention import reference
+from triforce.attention.rope import Rope
+from triforce.native import NARROW, Kernels, kernels, serves_attention
+
+BUILT = sorted((Path(reference.__file__).parent.parent / "native").glob("_kernels*"))
+FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+
+
+def variants() -> list[str]:
+    """The names of all that this processor runs."""
+    names = []
+    for name in ("portable", "avx2", "avx512", "neon"):
+        with suppress(ValueError):
+            names.append(Kernels(BUILT[0], name).variant)
+    return names
+
+
+pytestmark = pytest.mark.skipif(not BUILT, reason="native kernels are not built")
+
+
+@pytest.fixture(params=variants() if BUILT else [])
+def native(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    yield Kernels(BUILT[0], request.param)
+    Kernels(BUILT[0])  # the choice is the library's: back to the best
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_attention_equals_the_reference_over_random_shapes(native: Kernels, dtype: torch.dtype) -> None:
+    @given(
+        n=st.integers(1, NARROW),
+        before=st.integers(0, 700),
+        kv_heads=st.integers(1, 4),
+        group=st.integers(1, 8),
+        dim=st.sampled_from([16, 48, 64, 80, 128, 256]),
+        window=st.one_of(st.none(), st.integers(1, 300)),
+        scale=st.sampled_from([0.01, 1.0, 30.0]),
+        seed=st.integers(0, 99),
+    )
+    def check(
+        n: int, before: int, kv_heads: int, group: int, dim: int, window: int | None, scale: float, seed: int
+    ) -> None:
+        q = normal(n, kv_heads * group, dim, seed=seed) * scale
+        rows = normal(2, kv_heads, n + before + 3, dim, seed=seed + 1).to(dtype)
+        keys, values = rows[0, :, : n + before], rows[1, :, : n + before]
+        assert serves_attention(q, keys, values)
+        expected = reference.attend(q.double(), keys.double(), values.double(), window).float()
+        torch.testing.assert_close(native.attend(q, keys, values, window), expected, rtol=2e-4, atol=2e-5)
+
+    check()
+
+
+@pytest.mark.parametrize("fill", [0.0, 1e-40, 60000.0, -60000.0])
+def test_attention_over_extreme_values_equals_the_reference(native: Kernels, fill: float) -> None:
+    q, keys = torch.full((3, 4, 64), fill if abs(fill) < 1 else 100.0), torch.full((2, 130, 64), fill)
+    values = normal(2, 130, 64)
+    keys[:, ::7] *= -1
+    expected = reference.attend(q.double(), keys.double(), values.double()).float()
+    torch.testing.assert_close(native.attend(q, keys, values), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_a_tree_sees_ancestors_only(native: Kernels) -> None:
+    parents = [-1, 0, 0, 1, 2, 2, -1]
+    n, before = len(parents), 90
+    sees = torch.zeros(n, n, dtype=torch.bool)
+    for node in range(n):
+        at = node
+        while at >= 0:
+            sees[node, at] = True
+            at = parents[at]
+    q, rows = normal(n, 6, 32), normal(2, 2, before + n, 32, seed=1)
+    out = native.attend(q, rows[0], rows[1], None, sees)
+    for node in range(n):
+        seen = [*range(before), *(before + int(i) for i in sees[node].nonzero())]
+        alone = reference.attend(q[node : node + 1], rows[0][:, seen], rows[1][:, seen])
+        torch.testing.assert_close(out[node : node + 1], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 5])
+def test_rotated_rows_are_stored_as_pytorch_stores_them(native: Kernels, dtype: torch.dtype, n: int) -> None:
+    qkv = normal(n, 4 + 2 + 2, 32)
+    q, k, v = qkv.split_with_sizes((4, 2, 2), 1)
+    rope = Rope(1e4 ** -(torch.arange(0, 24, 2, dtype=torch.float64) / 24), scale=1.1)  # 24 of 32 dimensions
+    table = rope.table(torch.arange(1000, 1000 + n), torch.float32, torch.device("cpu"))
+    ours, theirs = torch.zeros(2, 2, 9, 32, dtype=dtype), torch.zeros(2, 2, 9, 32, dtype=dtype)
+    rotated = native.rotate_and_store(q, k, v, table, ours[0], ours[1], 3)
+    expected = reference.rotate_and_store(q, k, v, table, theirs[0], theirs[1], 3)
+    torch.testing.assert_close(rotated, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours, theirs, rtol=0.01 if dtype == torch.bfloat16 else 1e-3, atol=1e-6)
+    assert torch.equal(ours[1], theirs[1])
+    assert ours[:, :, :3].eq(0).all()
+
+
+def blocks(kind: str, rows: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random rows in a format, and their values by the gguf library."""
+    number = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[number]
+    random = np.random.default_rng(seed)
+    if kind in ("F32", "F16", "BF16"):
+        values = torch.from_numpy(random.normal(size=(rows, width)).astype(np.float32))
+        values = values.to({"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind])
+        return values.contiguous().view(torch.uint8), values.float()
+    raw = random.integers(0, 256, (rows, width // block, size), dtype=np.uint8)
+    scales = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}.get(kind, (0,))
+    for at in scales:  # any bits make weights, but scales must be finite halves
+        raw[:, :, at : at + 2] = random.normal(size=(rows, width // block, 1)).astype(np.float16).view(np.uint8)
+    raw = raw.reshape(rows, -1)
+    return torch.from_numpy(raw), torch.from_numpy(gguf.quants.dequantize(raw, number).reshape(rows, width))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_weights_have_the_values_of_the_gguf_library(native: Kernels, kind: str) -> None:
+    weights, expected = blocks(kind, 7, 512)
+    ours = native.dequantise(weights, int(gguf.GGMLQuantizationType[kind]), 512)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 31, NARROW])
+def test_a_linear_layer_equals_the_product_with_its_values(native: Kernels, kind: str, n: int) -> None:
+    weights, values = blocks(kind, 37, 768, seed=n)
+    number = int(gguf.GGMLQuantizationType[kind])
+    x, bias, start = normal(n, 768), normal(37), normal(n, 40)
+    product = (x.double() @ values.double().t()).float()
+    tolerance = {"rtol": 1e-4, "atol": 1e-5 * float(product.abs().max())}
+    y = start.clone()
+    native.linear(x, weights, number, y[:, 2:39], bias=bias)
+    torch.testing.assert_close(y[:, 2:39], product + bias, **tolerance)
+    native.linear(x, weights, number, y[:, 2:39], accumulate=True)
+    torch.testing.assert_close(y[:, 2:39], 2 * product + bias, **tolerance)
+    assert torch.equal(y[:, [0, 1, 39]], start[:, [0, 1, 39]])
+
+
+@pytest.mark.parametrize("dim", [16, 24, 33, 576])
+def test_norm_and_gate_equal_pytorchs(native: Kernels, dim: int) -> None:
+    x, weight = normal(5, dim) * 10, normal(dim, seed=1)
+    norm = torch.nn.functional.rms_norm(x, (dim,), weight, 1e-5)
+    torch.testing.assert_close(native.rms_norm(x, weight, 1e-5), norm, rtol=1e-5, atol=1e-6)
+    both = torch.cat((x, normal(5, dim, seed=2)), -1)
+    gated = torch.nn.functional.silu(x) * both[:, dim:]
+    torch.testing.assert_close(native.silu_mul(both), gated, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, -1e30, 1e30, -88.0, 88.0])
+def test_the_gate_survives_extreme_values(native: Kernels, value: float) -> None:
+    both = torch.cat((torch.full((1, 16), value), torch.ones(1, 16)), -1)
+    torch.testing.assert_close(native.silu_mul(both), torch.nn.functional.silu(both[:, :16]), rtol=1e-5, atol=1e-30)
+
+
+def test_misshaped_arguments_are_refused_before_any_memory_is_touched(native: Kernels) -> None:
+    weights, _ = blocks("Q4_1", 8, 64)
+    y = torch.zeros(1, 8)
+    for x, kind, out in (
+        (torch.zeros(1, 96), 3, y),  # another width
+        (torch.zeros(1, 64), 8, y),  # another format
+        (torch.zeros(1, 64), 99, y),  # no format
+        (torch.zeros(1, 64), 3, torch.zeros(1, 9)),  # another height
+        (torch.zeros(1, 64).double(), 3, y),
+        (torch.zeros(NARROW + 1, 64), 3, torch.zeros(NARROW + 1, 8)),
+    ):
+        with pytest.raises(AssertionError):
+            native.linear(x, weights, kind, out)
+    with pytest.raises(AssertionError):
+        native.attend(torch.zeros(3, 4, 64), torch.zeros(2, 2, 64), torch.zeros(2, 2, 64))
+    with pytest.raises(AssertionError):
+        native.attend(torch.zeros(1, 4, 60), torch.zeros(2, 2, 60), torch.zeros(2, 2, 60))
+
+
+def test_the_environment_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.cache_clear()
+    monkeypatch.setenv("TRIFORCE_NATIVE", "0")
+    assert kernels() is None
+    kernels.cache_clear()
+    monkeypatch.setenv("TRIFORCE_NATIVE", "portable")
+    found = kernels()
+    assert found is not None
+    assert found.variant == "portable"
+    kernels.cache_clear()
+    monkeypatch.delenv("TRIFORCE_NATIVE")
+    assert kernels() is not None
