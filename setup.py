@@ -38,7 +38,7 @@ class BuildKernels(build_ext):
         openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
         macros: list[tuple[str, str | None]] = [(f"TRIFORCE_{name.upper()}", None) for name in variants]
         jobs = [(f"kernels_{name}.c", [*flags, *extra]) for name, extra in variants.items()]
-        jobs.append(("drivers.c", [*flags, *openmp]))
+        jobs += [(source, [*flags, *openmp]) for source in ("drivers.c", "forward.c")]
 
         def compiled(job: tuple[str, list[str]]) -> list[str]:
             source, options = str(NATIVE / job[0]), job[1]

@@ -20,6 +20,7 @@ import torch
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
+from triforce.native import kernels
 from triforce.pull import document_path
 
 
@@ -43,7 +44,8 @@ def main() -> None:
     for context in args.contexts:
         limit = 8192 if args.model == "smollm2" else args.trained_context
         factor = -(-(context + args.new) // limit)
-        engine = triforce.load(args.model, draft=args.draft, rope_scaling=f"yarn:{factor}" if factor > 1 else None)
+        scaling = f"yarn:{factor}" if factor > 1 else None
+        engine = triforce.load(args.model, draft=args.draft, dtype=args.dtype, rope_scaling=scaling)
         for name, text in texts:
             for offset in range(args.repeats):
                 rows += _measure(engine, args, context, f"{name}+{offset}", text, offset)
@@ -73,6 +75,8 @@ def _measure(engine: Engine, args: argparse.Namespace, context: int, name: str, 
 
 
 def _report(rows: list[Row], args: argparse.Namespace) -> None:
+    native = kernels()
+    variant = native.variant if native else "pytorch"
     summary = []
     print(f"\n{'context':>7} {'method':10} {'tok/s median (min-max)':28} {'x ar median (min-max)':26} tokens as ar")
     for context in args.contexts:
@@ -90,7 +94,15 @@ def _report(rows: list[Row], args: argparse.Namespace) -> None:
                 {"context": context, "method": method, "tokens_per_second": speeds, "ratios": ratios, "same": same}
             )
     print(
-        json.dumps({"benchmark": "decode", "settings": vars(args), "threads": torch.get_num_threads(), "rows": summary})
+        json.dumps(
+            {
+                "benchmark": "decode",
+                "settings": vars(args),
+                "threads": torch.get_num_threads(),
+                "kernels": variant,
+                "rows": summary,
+            }
+        )
     )
 
 
@@ -107,9 +119,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--draft")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--trained-context", type=int, default=8192, help="the model's own limit, without YaRN")
     parser.add_argument("--contexts", type=int, nargs="+", default=[4096, 8064])
-    parser.add_argument("--texts", nargs="+", default=["hamlet_gut", "lear_gut", "othello_gut"])
+    parser.add_argument("--texts", nargs="+", default=["hamlet", "lear", "othello"])
     parser.add_argument("--repeats", type=int, default=1, help="prompts per text, at different offsets")
     parser.add_argument("--methods", nargs="+", default=["ar", "retrieval", "triforce"])
     parser.add_argument("--new", type=int, default=128)

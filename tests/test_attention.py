@@ -96,4 +96,4 @@ def test_the_kept_table_follows_start_and_length() -> None:
     x = torch.randn(4, 1, 4, generator=torch.Generator().manual_seed(7))
     for start, n in [(0, 4), (0, 3), (2, 3), (2, 3), (0, 4)]:
         table = rope.table(torch.arange(start, start + n), torch.float32, torch.device("cpu"))
-        assert torch.equal(rotate(x[:n], rotation.at(start, x[:n])), rotate(x[:n], table))
+        assert torch.equal(rotate(x[:n], rotation.at(start, n, x.dtype, x.device)), rotate(x[:n], table))

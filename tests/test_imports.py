@@ -27,6 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "speculative": {"sampling", "statistics", "tokens"},
     "native": set(),
     "attention": {"native"},
+    "machine": {"attention", "native"},
     "policies": {"errors"},
     "caches": {"attention", "policies", "tokens"},
     "models": {"config", "errors", "caches.base", "attention.rope", "native"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,15 +31,28 @@ _LONGEST_BLOCK = 128  # room beside a selection's queries for those of tokens dr
 class Engine:
     """A target model, perhaps a drafter, and the target's full cache, which the next call reuses as far as it fits.
 
-    One call at a time; a new call on the same engine ends the stream before it.
+    For one thread. Streams may take turns, each stays exact, but at every turn the other's rows are read anew.
     """
 
-    def __init__(self, target: Decoder, tokenizer: Tokenizer, draft: Decoder | None, load_seconds: float) -> None:
+    def __init__(
+        self,
+        target: Decoder,
+        tokenizer: Tokenizer,
+        draft: Decoder | None = None,
+        load_seconds: float = 0.0,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.draft = draft
         self.load_seconds = load_seconds
+        self._cache_dtype = cache_dtype or target.dtype
         self._cache: FullCache | None = None
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and new ones together, that the target serves."""
+        return self.target.config.max_position
 
     def generate(
         self,
@@ -72,7 +86,7 @@ class Engine:
         tokens = self._encode(prompt, chat)
         self._check_length(len(tokens), sampling.max_new_tokens)
         decoding = decoding or Decoding()
-        cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
+        cache = self.full_cache(len(tokens) + sampling.max_new_tokens, decoding)
         parts = Parts(self.target, cache, self.draft, decoding)
         return Stream(self, parts, tokens, sampling, on_prefill)
 
@@ -88,7 +102,7 @@ class Engine:
         return tokens
 
     def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
-        limit = self.target.config.max_position
+        limit = self.context_length
         excess = prompt_tokens + new_tokens - limit
         if excess <= 0:
             return
@@ -101,7 +115,7 @@ class Engine:
             f"the {limit:,} that the model allows: {remedy}"
         )
 
-    def _full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
+    def full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
         """The cache of the last call, if it was made with the same rotation and remembers queries enough."""
         rope = build_rope(self.target.config, context_length)
         num_queries = NUM_QUERIES + decoding.stride
@@ -112,7 +126,7 @@ class Engine:
                 rope,
                 capacity=context_length + _LONGEST_BLOCK,
                 num_queries=num_queries,
-                dtype=self.target.dtype,
+                dtype=self._cache_dtype,
                 device=self.target.device,
             )
         return cache
@@ -174,7 +188,7 @@ class Stream(Iterator[Completion]):
                 decode_seconds=self._decode_seconds,
                 decode_tokens=len(self._tokens) - self._prompt_tokens,
             ),
-            levels=self._parts.levels,
+            levels=[replace(level) for level in self._parts.levels],
         )
 
     def _prefill(self) -> None:
@@ -218,15 +232,19 @@ def load(
     *,
     draft: str | None = None,
     dtype: str = "auto",
+    cache_dtype: str = "auto",
     device: str = "auto",
     rope_scaling: str | None = None,
 ) -> Engine:
     """An engine for `model`: a known name ("smollm2"), a Hugging Face directory or hub id, or a GGUF file.
 
-    `draft` is a smaller model of the same vocabulary. `rope_scaling` as "yarn:2" extends the target past its trained
-    context. Raises `ModelError` for what cannot be loaded, `UsageError` for settings that cannot be honoured.
+    `draft` is a smaller model of the same vocabulary. `dtype` is that of the weights, `cache_dtype` that of the keys
+    and values kept: float32, bfloat16, float16 or auto, which keeps weights as the file has them and rows in float16
+    where native kernels read those. `rope_scaling` as "yarn:2" extends the target past its trained context. Raises
+    `ModelError` for what cannot be loaded, `UsageError` for settings that cannot be honoured.
     """
     from triforce.models import load_model
+    from triforce.models.load import parse_dtype
     from triforce.pull import resolve_model
     from triforce.text.tokenizer import load_tokenizer
 
@@ -241,4 +259,5 @@ def load(
         if load_tokenizer(draft_path).vocabulary() != tokenizer.vocabulary():
             raise ModelError(f"{draft} has another vocabulary than {model}: choose a drafter of the same tokenizer")
         drafter = load_model(draft_path, dtype=dtype, device=device)
-    return Engine(target, tokenizer, drafter, time.perf_counter() - start)
+    rows = parse_dtype(cache_dtype) or (torch.float16 if target.reads_half_rows else target.dtype)
+    return Engine(target, tokenizer, drafter, time.perf_counter() - start, rows)

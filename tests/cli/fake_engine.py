@@ -61,6 +61,8 @@ class FakeStream(Iterator[Completion]):
 class FakeEngine:
     """Records the call it gets in `call`."""
 
+    context_length = 16384
+
     def __init__(
         self, words: tuple[str, ...] = WORDS, *, error: Exception | None = None, error_at: int = -1, endless: str = ""
     ) -> None:

@@ -78,12 +78,13 @@ def test_every_option_reaches_the_engine(install: Install) -> None:
     engine = install(FakeEngine())
     sampling = "-n 7 --temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3"
     decoding = "--method draft --budget 512 --gamma1 2 --gamma2 3 --policy recent"
-    model = "-m large --draft small --dtype float32 --device cpu --rope-scaling yarn:2 --chat"
+    model = "-m large --draft small --dtype float32 --cache-dtype bfloat16 --device cpu --rope-scaling yarn:2 --chat"
     assert main(["generate", "Speak", *sampling.split(), *decoding.split(), *model.split()]) == 0
     assert engine.call == {
         "model": "models/large",
         "draft": "models/small",
         "dtype": "float32",
+        "cache_dtype": "bfloat16",
         "device": "cpu",
         "rope_scaling": "yarn:2",
         "prompt": "Speak",
@@ -216,3 +217,9 @@ def test_a_character_the_terminal_lacks_does_not_end_the_text(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
     assert main(["generate", "Speak"]) == 0
     assert raw.getvalue().decode().strip() == TEXT.replace("é", "?")
+
+
+def test_an_extended_context_is_announced(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine())
+    assert main(["generate", "Speak", "--rope-scaling", "yarn:2"]) == 0
+    assert "triforce: yarn:2 makes the context 16,384 tokens" in capsys.readouterr().err

@@ -36,6 +36,9 @@ class PlainCache:
         weights = (scores / self._shape.head_dim**0.5).softmax(-1)
         return torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(group, 1)).to(q.dtype)
 
+    def rows(self, n: int, dtype: torch.dtype) -> None:
+        """Rows in a list have no place of their own."""
+
 
 def plain_cache(decoder: Decoder, context_length: int | None = None) -> PlainCache:
     return PlainCache(decoder, build_rope(decoder.config, context_length))

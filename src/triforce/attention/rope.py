@@ -34,11 +34,11 @@ class Rotation:
         self._at = (-1, 0)
         self._table: tuple[Tensor, Tensor] | None = None
 
-    def at(self, start: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The table for as many positions from `start` as `like` [n, heads, dim] has rows, in its dtype."""
-        if self._table is None or self._at != (start, len(like)):
-            self._at = (start, len(like))
-            self._table = self._rope.table(torch.arange(start, start + len(like)), like.dtype, like.device)
+    def at(self, start: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The table for `n` positions from `start`."""
+        if self._table is None or self._at != (start, n):
+            self._at = (start, n)
+            self._table = self._rope.table(torch.arange(start, start + n), dtype, device)
         return self._table
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from triforce.tokens import TokenIds
@@ -39,9 +40,29 @@ class Cache(Protocol):
         """
         ...
 
+    def rows(self, n: int, dtype: torch.dtype) -> Rows | None:
+        """Where the next `n` rows go, for queries in `dtype`; None where they can only be attended by `attend`."""
+        ...
+
     def advance(self, tokens: TokenIds) -> None:
         """Close a pass: the rows just attended in every layer belong to `tokens` [n]."""
         ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the next rows of a cache go, for a pass that does not call `attend` layer by layer.
+
+    `keys` and `values` [layers, kv_heads, capacity, dim]: new rows follow the `row` rows that are seen, rotated by
+    `table`, and the pass leaves its rotated queries in `queries` [layers, n, heads, dim].
+    """
+
+    keys: Tensor
+    values: Tensor
+    row: int
+    table: tuple[Tensor, Tensor]
+    queries: Tensor
+    window: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triforce.attention import attend, rotate_and_store
 from triforce.attention.rope import Rope, Rotation
-from triforce.caches.base import CacheShape
+from triforce.caches.base import CacheShape, Rows
 from triforce.tokens import TokenIds, TokenLog
 
 _SPARE_QUERIES = 128  # beyond those asked for, so that dropping a rejected draft gives up no rows
@@ -48,6 +48,7 @@ class FullCache:
         self._queries = torch.zeros(shape.num_layers, ring, shape.num_heads, shape.head_dim, device=device)
         self._first_query = 0  # those of positions from here on are remembered
         self._query_slots = torch.empty(0, dtype=torch.long)
+        self._passing: Tensor | None = None  # queries of a pass that is being made by `rows`
 
     @property
     def length(self) -> int:
@@ -71,13 +72,23 @@ class FullCache:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         start, end = self.length, self.length + len(q)
+        self._passing = None
         self._reserve(end)
-        table = self._rotation.at(start, q)
+        table = self._rotation.at(start, len(q), q.dtype, q.device)
         q = rotate_and_store(q, k, v, table, self.keys[layer], self.values[layer], start)
-        self._remember(layer, start, q)
+        self._remember(slice(layer, layer + 1), start, q[None])
         return attend(q, self.keys[layer, :, :end], self.values[layer, :, :end], self.shape.sliding_window)
 
+    def rows(self, n: int, dtype: torch.dtype) -> Rows:
+        self._reserve(self.length + n)
+        self._passing = self._queries.new_empty(self.shape.num_layers, n, *self._queries.shape[2:])
+        table = self._rotation.at(self.length, n, dtype, self.keys.device)
+        return Rows(self.keys, self.values, self.length, table, self._passing, self.shape.sliding_window)
+
     def advance(self, tokens: TokenIds) -> None:
+        if self._passing is not None:
+            self._remember(slice(None), self.length, self._passing)
+            self._passing = None
         self.log.append(tokens)
 
     def queries(self, end: int, num: int) -> Tensor:
@@ -88,13 +99,14 @@ class FullCache:
         positions = torch.arange(max(end - num, 0), end, device=self._queries.device)
         return self._queries[:, positions % self._queries.shape[1]]
 
-    def _remember(self, layer: int, start: int, q: Tensor) -> None:
-        ring = self._queries.shape[1]
-        kept = min(len(q), ring)
-        if layer == 0:
-            self._first_query = max(self._first_query, start + len(q) - ring)
-            self._query_slots = torch.arange(start + len(q) - kept, start + len(q), device=q.device) % ring
-        self._queries[layer].index_copy_(0, self._query_slots, q[-kept:].float())
+    def _remember(self, layers: slice, start: int, q: Tensor) -> None:
+        """File the queries [layers, n, heads, dim] of positions from `start`."""
+        ring, n = self._queries.shape[1], q.shape[1]
+        kept = min(n, ring)
+        if layers.start in (None, 0):
+            self._first_query = max(self._first_query, start + n - ring)
+            self._query_slots = torch.arange(start + n - kept, start + n, device=q.device) % ring
+        self._queries[layers].index_copy_(1, self._query_slots, q[:, -kept:].float())
 
     def _reserve(self, rows: int) -> None:
         capacity = self.keys.shape[2]

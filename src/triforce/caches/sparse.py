@@ -14,6 +14,7 @@ from torch import Tensor
 
 from triforce.attention import attend, rotate_and_store
 from triforce.attention.rope import Rotation
+from triforce.caches.base import Rows
 from triforce.caches.full import FullCache
 from triforce.policies.base import Policy
 from triforce.tokens import TokenIds, TokenLog
@@ -88,9 +89,16 @@ class SparseCache:
         begin = self.num_rows
         end = begin + len(q)
         self._reserve(end)
-        table = self._rotation.at(self.length, q)
+        table = self._rotation.at(self.length, len(q), q.dtype, q.device)
         q = rotate_and_store(q, k, v, table, self._keys[layer], self._values[layer], begin)
         return attend(q, self._keys[layer, :, :end], self._values[layer, :, :end])
+
+    def rows(self, n: int, dtype: torch.dtype) -> Rows:
+        self._reserve(self.num_rows + n)
+        table = self._rotation.at(self.length, n, dtype, self._keys.device)
+        shape = self._source.shape
+        queries = torch.empty(shape.num_layers, n, shape.num_heads, shape.head_dim, dtype=dtype)
+        return Rows(self._keys, self._values, self.num_rows, table, queries)
 
     def advance(self, tokens: TokenIds) -> None:
         self._log.append(tokens)
@@ -106,14 +114,16 @@ class SparseCache:
         self._tail_start = num_chunks * self._chunk
         self._num_chosen = chosen_chunks * self._chunk
         chunks = self._best_chunks(num_chunks, chosen_chunks, at)  # [layers, kv_heads, chosen_chunks]
-        rows = (chunks[..., None] * self._chunk + torch.arange(self._chunk, device=chunks.device)).flatten(-2)
-        for layer, index in enumerate(rows[..., None].expand(-1, -1, -1, self._keys.shape[-1])):
-            torch.gather(self._source.keys[layer], 1, index, out=self._keys[layer, :, : self._num_chosen])
-            torch.gather(self._source.values[layer], 1, index, out=self._values[layer, :, : self._num_chosen])
+        for ours, theirs in ((self._keys, self._source.keys), (self._values, self._source.values)):
+            whole = theirs[:, :, : num_chunks * self._chunk].view(*theirs.shape[:2], num_chunks, self._chunk, -1)
+            for layer in range(len(ours)):
+                for head in range(ours.shape[1]):
+                    kept = ours[layer, head, : self._num_chosen].view(chosen_chunks, self._chunk, -1)
+                    torch.index_select(whole[layer, head], 0, chunks[layer, head], out=kept)
 
     def _best_chunks(self, num_chunks: int, chosen: int, at: int) -> Tensor:
         self._extend_means(num_chunks)
-        queries = self._source.queries(at, NUM_QUERIES).to(self._keys.dtype)
+        queries = self._source.queries(at, NUM_QUERIES)
         scores = []
         for layer, keys in enumerate(self._source.keys):
             chunks = keys[:, : num_chunks * self._chunk].view(len(keys), num_chunks, self._chunk, -1)

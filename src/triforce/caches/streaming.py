@@ -80,6 +80,9 @@ class StreamingCache:
         values[:, now.new] = v.transpose(0, 1).to(values.dtype)
         return _attend(rotate(q, now.sink_table), rotate(q, now.table), keys.to(q.dtype), values.to(q.dtype), now)
 
+    def rows(self, n: int, dtype: torch.dtype) -> None:
+        """None: queries meet the sinks and the window at two rotations, which only `attend` knows."""
+
     def advance(self, tokens: TokenIds) -> None:
         self._log.append(tokens)
         self._pass = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from triforce.cli.progress import Progress
@@ -27,6 +28,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--draft", metavar="MODEL", help="a smaller model of the same vocabulary that drafts")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto (default: %(default)s)")
+    group.add_argument(
+        "--cache-dtype",
+        default="auto",
+        metavar="DTYPE",
+        help="the same, of keys and values kept (default: %(default)s)",
+    )
     group.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto (default: %(default)s)")
     group.add_argument(
         "--rope-scaling", metavar="KIND:FACTOR", help="extend the context past the trained one, as in yarn:2"
@@ -132,21 +139,35 @@ def decoding_from(args: argparse.Namespace) -> Decoding:
 
 def load_engine(args: argparse.Namespace) -> Engine:
     """The engine that `add_model_arguments` describes; shows the download, if there is one. Raises `TriForceError`."""
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads is {args.threads}: use at least 1")
-    import torch
+    set_threads(args.threads)
 
     import triforce
+    from triforce.native import kernels, why_missing
 
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    return triforce.load(
+    if kernels() is None:
+        print(f"triforce: {why_missing()}; PyTorch serves, several times slower", file=sys.stderr)
+    engine = triforce.load(
         fetch_model(args.model),
         draft=fetch_model(args.draft) if args.draft else None,
         dtype=args.dtype,
+        cache_dtype=args.cache_dtype,
         device=args.device,
         rope_scaling=args.rope_scaling,
     )
+    if args.rope_scaling:
+        print(f"triforce: {args.rope_scaling} makes the context {engine.context_length:,} tokens", file=sys.stderr)
+    return engine
+
+
+def set_threads(threads: int | None) -> None:
+    """Let PyTorch and the native kernels use so many threads. Raises `UsageError` for less than 1."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise UsageError(f"--threads is {threads}: use at least 1")
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def fetch_model(name: str) -> str:

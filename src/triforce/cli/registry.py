@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from triforce.cli import generate, info, pull, version
+from triforce.cli import doctor, generate, info, pull, version
 from triforce.cli.command import Command
 
 COMMANDS: dict[str, Command] = {
     "generate": generate,
     "pull": pull,
     "info": info,
+    "doctor": doctor,
     "version": version,
 }

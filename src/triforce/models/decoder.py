@@ -13,6 +13,7 @@ from torch.nn.functional import rms_norm, silu
 
 from triforce.caches.base import CacheShape, Segment
 from triforce.models.config import ModelConfig
+from triforce.models.native_pass import NativePass
 from triforce.models.weights import LayerWeights, Weights
 from triforce.native import NARROW, kernels
 
@@ -29,6 +30,13 @@ class Decoder:
         )
         self._weights = weights
         self._native = kernels() if weights.device.type == "cpu" and weights.dtype == torch.float32 else None
+        serves = self._native and NativePass.serves(weights)
+        self._native_pass = NativePass(self._native, config, weights) if self._native and serves else None
+
+    @property
+    def reads_half_rows(self) -> bool:
+        """Whether rows of a cache in float16 are read at full speed and computed with in float32."""
+        return self._native_pass is not None
 
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Hidden states [T, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.
@@ -38,6 +46,11 @@ class Decoder:
         assert sum(segment.num_tokens for segment in segments) == len(tokens), (segments, len(tokens))
         weights = self._weights
         x = weights.embedding.rows(tokens)  # [T, hidden], updated in place from here on
+        if self._native_pass and len(segments) == 1 and len(tokens) <= NARROW:
+            rows = segments[0].cache.rows(len(tokens), self.dtype)
+            hidden = self._native_pass(x, rows) if rows else None
+            if hidden is not None:
+                return hidden
         for index, layer in enumerate(weights.layers):
             self._add_attention(x, index, layer, segments)
             self._add_mlp(x, layer)

@@ -23,7 +23,7 @@ def load_model(
     else float32 on a CPU and bfloat16 elsewhere. `device` is auto or a name torch knows. Raises `ModelError` or, for an
     argument that cannot be honoured, `UsageError`.
     """
-    placement = Placement(_device(device), _dtype(dtype))
+    placement = Placement(_device(device), parse_dtype(dtype))
     path = Path(path)
     if path.is_dir():
         from triforce.models.huggingface import load_directory
@@ -47,7 +47,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str) -> torch.dtype | None:
+def parse_dtype(name: str) -> torch.dtype | None:
+    """The dtype called `name`, None for "auto"; `UsageError` for an unknown one."""
     if name != "auto" and name not in DTYPES:
         raise UsageError(f"dtype {name!r} is unknown: use auto, {', '.join(DTYPES)}")
     return DTYPES.get(name)

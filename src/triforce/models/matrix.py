@@ -41,17 +41,31 @@ class DenseMatrix:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight
         self._bias = bias
+        self._turned = weight.device.type == "cpu" and weight.dtype == torch.float32
 
     def apply(self, x: Tensor) -> Tensor:
-        return linear(x, self._weight, self._bias)
+        if not self._turned or len(x) > NARROW:
+            return linear(x, self._weight, self._bias)
+        y = self._product_turned(x)
+        return y.contiguous() if self._bias is None else y + self._bias
 
     def add_to(self, y: Tensor, x: Tensor) -> None:
         if self._bias is not None:
             y += self._bias
-        y.addmm_(x, self._weight.t())
+        if not self._turned or len(x) > NARROW:
+            y.addmm_(x, self._weight.t())
+        else:
+            y += self._product_turned(x)
 
     def rows(self, index: Tensor) -> Tensor:
         return embedding(index, self._weight)
+
+    def _product_turned(self, x: Tensor) -> Tensor:
+        """(W x^T)^T: for few tokens 1.3 to 2 times as fast on a CPU as x W^T, most so for an even number of them."""
+        n = len(x)
+        if n in (1, 3):
+            x = torch.cat((x, x[:1]))
+        return torch.mm(self._weight, x.t())[:, :n].t()
 
 
 @dataclass(frozen=True)
@@ -67,41 +81,41 @@ class FiledMatrix:
 
     def __init__(self, kernels: Kernels, parts: Sequence[Filed], width: int, bias: Tensor | None = None) -> None:
         self._kernels = kernels
-        self._parts = _joined(parts)
-        self._width = width
-        self._out = sum(len(part.weights) for part in parts)
-        self._bias = bias
+        self.parts = _joined(parts)
+        self.width = width
+        self.out = sum(len(part.weights) for part in parts)
+        self.bias = bias
 
     def apply(self, x: Tensor) -> Tensor:
         if len(x) > NARROW:
-            return linear(x, self._dense(), self._bias)
-        y = torch.empty(len(x), self._out)
+            return linear(x, self._dense(), self.bias)
+        y = torch.empty(len(x), self.out)
         self._narrow(x, y, accumulate=False)
         return y
 
     def add_to(self, y: Tensor, x: Tensor) -> None:
         if len(x) > NARROW:
-            if self._bias is not None:
-                y += self._bias
+            if self.bias is not None:
+                y += self.bias
             y.addmm_(x, self._dense().t())
         else:
             self._narrow(x, y, accumulate=True)
 
     def rows(self, index: Tensor) -> Tensor:
-        (part,) = self._parts
-        return self._kernels.dequantise(part.weights[index], part.kind, self._width)
+        (part,) = self.parts
+        return self._kernels.dequantise(part.weights[index], part.kind, self.width)
 
     def _narrow(self, x: Tensor, y: Tensor, accumulate: bool) -> None:
         x, start = x.contiguous(), 0
-        for part in self._parts:
+        for part in self.parts:
             end = start + len(part.weights)
-            bias = self._bias[start:end] if self._bias is not None else None
+            bias = self.bias[start:end] if self.bias is not None else None
             self._kernels.linear(x, part.weights, part.kind, y[:, start:end], bias=bias, accumulate=accumulate)
             start = end
 
     def _dense(self) -> Tensor:
         """All weights as floats, for one wide product."""
-        dense = [self._kernels.dequantise(part.weights, part.kind, self._width) for part in self._parts]
+        dense = [self._kernels.dequantise(part.weights, part.kind, self.width) for part in self.parts]
         return torch.cat(dense) if len(dense) > 1 else dense[0]
 
 

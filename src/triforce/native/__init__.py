@@ -1,5 +1,5 @@
 """Kernels in C for the hot path on a CPU, compiled when the package is installed; all have equals in PyTorch."""
 
-from triforce.native.library import NARROW, Kernels, kernels, serves_attention
+from triforce.native.library import NARROW, ROW_TYPES, Kernels, kernels, serves_attention, why_missing
 
-__all__ = ["NARROW", "Kernels", "kernels", "serves_attention"]
+__all__ = ["NARROW", "ROW_TYPES", "Kernels", "kernels", "serves_attention", "why_missing"]

@@ -5,19 +5,12 @@
 #include <string.h>
 
 #include "decode.h"
-#include "kernels.h"
-#include "simd.h"
+#include "drivers.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #else
 static int omp_get_max_threads(void) { return 1; }
-#endif
-
-#if defined(_WIN32)
-#define API __declspec(dllexport)
-#else
-#define API __attribute__((visibility("default")))
 #endif
 
 static const kernel_table *chosen = &kernels_portable;
@@ -55,18 +48,6 @@ API const char *triforce_use(const char *name) {
 }
 
 API int triforce_threads(void) { return omp_get_max_threads(); }
-
-typedef struct {
-    const float *q;  // [n, heads, dim], rotated
-    const void *keys, *values;  // [kv_heads, (head_stride / dim), dim]
-    const float *key_scales, *value_scales;  // [kv_heads, head_stride / dim], int8 only
-    const uint8_t *ancestors;  // [n, n] or null
-    float *out;  // [n, heads, dim]
-    int64_t rows, head_stride, window;
-    int32_t n, heads, kv_heads, dim, type;
-} attend_args;
-
-static int row_size(int type) { return type == ROW_FLOAT32 ? 4 : type == ROW_INT8 ? 1 : 2; }
 
 static attend_job job_of_head(const attend_args *a, int head, const float *q) {
     const int64_t skip = a->head_stride * head, scales = skip / a->dim;
@@ -170,15 +151,6 @@ API void triforce_dequantise(int type, const uint8_t *source, float *out, int64_
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) chosen->dequantise(type, source + row * row_bytes, out + row * in, in);
 }
-
-typedef struct {
-    const float *q, *k, *v;  // [n, heads, dim] and twice [n, kv_heads, dim], unrotated, tokens a stride apart
-    const float *cos, *sin;  // [n, width]: halves repeated, sine signed
-    float *rotated;  // [n, heads, dim], the queries
-    void *keys, *values;  // [kv_heads, head_stride / dim, dim]
-    int64_t q_stride, k_stride, v_stride, row, head_stride;  // row: the first new one
-    int32_t n, heads, kv_heads, dim, width, type;
-} rotate_args;
 
 static void store_row(const float *from, void *rows, int64_t at, int dim, int type) {
     uint16_t *narrow = (uint16_t *)rows + at;

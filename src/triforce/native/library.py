@@ -11,14 +11,19 @@ import os
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+SWITCH = "TRIFORCE_NATIVE"  # 0 turns the kernels off, a variant's name chooses it
 NARROW = 64  # most rows that a narrow kernel takes
 MAX_DIM = 256
 _MAX_QUERIES = 512  # query rows of one KV head
-_ROW_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+ROW_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+CArgument: TypeAlias = Any  # what ctypes.byref gives, a type that typeshed does not name
 
 
 class _Attend(ctypes.Structure):
@@ -96,7 +101,7 @@ class Kernels:
                     heads,
                     kv_heads,
                     dim,
-                    _ROW_TYPES[keys.dtype],
+                    ROW_TYPES[keys.dtype],
                 )
             )
         )
@@ -143,7 +148,7 @@ class Kernels:
                     kv_heads,
                     dim,
                     cos.shape[-1],
-                    _ROW_TYPES[keys.dtype],
+                    ROW_TYPES[keys.dtype],
                 )
             )
         )
@@ -219,6 +224,14 @@ class Kernels:
         )
         return out
 
+    def forward(self, model: CArgument, rows: CArgument, x: Tensor, out: Tensor) -> None:
+        """All layers of a decoder; `triforce.models.native_pass` makes and checks the arguments."""
+        status = self._library.triforce_forward(
+            model, rows, c_void_p(x.data_ptr()), c_void_p(out.data_ptr()), c_int(len(x))
+        )
+        if status:
+            raise MemoryError("no memory for the activations of a pass")
+
     def dequantise(self, weights: Tensor, kind: int, width: int) -> Tensor:
         """Rows of weights [rows, row_bytes] uint8 in format `kind` as floats [rows, width]."""
         rows, row_bytes = weights.shape
@@ -242,7 +255,7 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
         n <= NARROW
         and q.device.type == "cpu"
         and q.dtype == torch.float32
-        and keys.dtype in _ROW_TYPES
+        and keys.dtype in ROW_TYPES
         and keys.dtype == values.dtype
         and dim % 16 == 0
         and dim <= MAX_DIM
@@ -255,7 +268,16 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
 @lru_cache(maxsize=1)
 def kernels() -> Kernels | None:
     """The native kernels, or None where they were not built or TRIFORCE_NATIVE=0 turns them off."""
-    if os.environ.get("TRIFORCE_NATIVE") == "0":
-        return None
-    built = sorted(Path(__file__).parent.glob("_kernels*"))
-    return Kernels(built[0], os.environ.get("TRIFORCE_NATIVE")) if built else None
+    wanted = os.environ.get(SWITCH)
+    return Kernels(_built()[0], wanted) if wanted != "0" and _built() else None
+
+
+def why_missing() -> str:
+    """Why `kernels` gives None, and the remedy."""
+    if _built():
+        return f"native kernels are turned off by {SWITCH}=0"
+    return "native kernels were not built: install a C compiler, then triforce again"
+
+
+def _built() -> list[Path]:
+    return sorted(path for path in Path(__file__).parent.glob("_kernels*") if path.suffix in (".so", ".pyd", ".dylib"))

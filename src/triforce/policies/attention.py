@@ -17,6 +17,6 @@ class Attention:
     def score(self, queries: Tensor, chunks: Tensor, means: Tensor) -> Tensor:
         del means
         kv_heads, num_chunks, chunk, dim = chunks.shape
-        keys = chunks.reshape(kv_heads, num_chunks * chunk, dim)
+        keys = chunks.reshape(kv_heads, num_chunks * chunk, dim).to(queries.dtype)
         mass = torch.softmax(group_queries(queries, kv_heads) @ keys.mT * dim**-0.5, -1).sum(1)
         return mass.view(kv_heads, num_chunks, chunk).sum(-1)

@@ -13,4 +13,5 @@ class Retrieval:
 
     def score(self, queries: Tensor, chunks: Tensor, means: Tensor) -> Tensor:
         del chunks
-        return torch.softmax(group_queries(queries, len(means)) @ means.mT * means.shape[-1] ** -0.5, -1).sum(1)
+        scores = group_queries(queries, len(means)) @ means.to(queries.dtype).mT
+        return torch.softmax(scores * means.shape[-1] ** -0.5, -1).sum(1)

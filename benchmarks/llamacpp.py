@@ -1,0 +1,112 @@
+"""Plain decoding and prefill against llama.cpp: the same GGUF file, prompt tokens and threads, in turn, one run.
+
+    pip install xllamacpp
+    python benchmarks/llamacpp.py --contexts 16 4096 7936
+
+llama.cpp runs with flash attention on and off; per context the better one counts. Its own timings are read. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+import torch
+import xllamacpp
+
+import triforce
+from triforce.config import Decoding, SamplingParams
+from triforce.pull import document_path, pull
+
+FLASH = {
+    "on": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+
+
+def main() -> None:
+    args = _arguments()
+    model = str(pull("smollm2"))
+    engine = triforce.load(model, rope_scaling=args.rope_scaling)
+    tokens = engine.tokenizer.encode(document_path(args.text).read_text(encoding="utf-8"))
+    servers = {name: _server(model, args, flash) for name, flash in FLASH.items()}
+    rows = []
+    for context in args.contexts:
+        for run in range(args.repeats):
+            prompt = tokens[run * 101 : run * 101 + context]  # another start each time: nothing can be reused
+            row: dict[str, Any] = {"context": context, "run": run}
+            ours = engine.generate(prompt, SamplingParams(max_new_tokens=args.new), Decoding(method="ar"))
+            row["ours"] = (ours.timings.prefill_tokens_per_second, ours.timings.decode_tokens_per_second)
+            for name, server in servers.items():
+                row[f"llama.cpp, flash attention {name}"] = _measure(server, prompt, args.new)
+            rows.append(row)
+            print(row, flush=True)
+    _report(rows, args)
+
+
+def _server(model: str, args: argparse.Namespace, flash: Any) -> Any:
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.n_ctx = max(args.contexts) + args.new + 8
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = torch.get_num_threads()
+    params.flash_attn_type = flash
+    params.warmup = True
+    params.n_gpu_layers = 0
+    if args.rope_scaling:
+        kind, _, factor = args.rope_scaling.partition(":")
+        assert kind == "yarn", kind
+        params.rope_scaling_type = xllamacpp.llama_rope_scaling_type.LLAMA_ROPE_SCALING_TYPE_YARN
+        params.rope_freq_scale = 1 / float(factor)
+        params.yarn_orig_ctx = 8192
+    return xllamacpp.Server(params)
+
+
+def _measure(server: Any, prompt: list[int], new: int) -> tuple[float, float]:
+    """Prefill and decode tokens per second by llama.cpp's own clock."""
+    reply = server.handle_completions(
+        {"prompt": prompt, "n_predict": new, "temperature": 0.0, "cache_prompt": False, "ignore_eos": True}
+    )
+    timings = (reply if isinstance(reply, dict) else json.loads(reply))["timings"]
+    return timings["prompt_per_second"], timings["predicted_per_second"]
+
+
+def _report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    print(f"\n{'context':>7} {'':8} {'ours':>8} {'flash on':>9} {'flash off':>9} {'ratio to the better':>20}")
+    summary = []
+    for context in args.contexts:
+        mine = [row for row in rows if row["context"] == context]
+        for index, what in enumerate(("prefill", "decode")):
+            medians = {
+                key: statistics.median(row[key][index] for row in mine)
+                for key in mine[0]
+                if key not in ("context", "run")
+            }
+            ours, on, off = medians.values()
+            ratio = ours / max(on, off)
+            print(f"{context:7} {what:8} {ours:8.1f} {on:9.1f} {off:9.1f} {ratio:20.2f}")
+            summary.append(
+                {"context": context, "what": what, "ours": ours, "flash_on": on, "flash_off": off, "ratio": ratio}
+            )
+    print(
+        json.dumps(
+            {"benchmark": "llamacpp", "settings": vars(args), "threads": torch.get_num_threads(), "rows": summary}
+        )
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[16, 4096, 7936])
+    parser.add_argument("--text", default="hamlet")
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rope-scaling")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A pass in one native call gives what the same layers give one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import random_tokens, saved, tiny_model
+
+from triforce.caches.full import FullCache
+from triforce.caches.sparse import SparseCache
+from triforce.models import build_rope, load_model
+from triforce.models.decoder import Decoder
+from triforce.native import kernels
+from triforce.policies import create_policy
+from triforce.runner import ModelRunner
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="native kernels are not built")
+
+CASES = {
+    "llama": ("llama", {"head_dim": 16}),
+    "llama, biases everywhere": ("llama", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+    "mistral, window": ("mistral", {"head_dim": 16, "sliding_window": 7}),
+    "qwen2": ("qwen2", {"hidden_size": 64}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+}
+
+
+class Counted(FullCache):
+    """Counts the layers that attend by themselves."""
+
+    attended = 0
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        self.attended += 1
+        return super().attend(layer, q, k, v)
+
+
+def cache_of(decoder: Decoder, dtype: torch.dtype) -> Counted:
+    return Counted(decoder.cache_shape, build_rope(decoder.config, None), num_queries=64, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_rows_equal_those_layer_by_layer(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    family, settings = CASES[case]
+    decoder = load_model(saved(tiny_model(family, settings), tmp_path), device="cpu")
+    assert decoder._native_pass is not None
+    tokens = np.asarray(random_tokens(90), dtype=np.int32)
+    fast, slow = cache_of(decoder, dtype), cache_of(decoder, dtype)
+    for end, num_rows in ((70, 3), (71, 1), (76, 5), (90, 2)):
+        whole, ours = decoder._native_pass, ModelRunner("fast", decoder, fast).logits(tokens[:end], num_rows)
+        decoder._native_pass = None
+        theirs = ModelRunner("slow", decoder, slow).logits(tokens[:end], num_rows)
+        decoder._native_pass = whole
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(fast.keys[:, :, :90], slow.keys[:, :, :90], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(fast.values[:, :, :90], slow.values[:, :, :90], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(fast.queries(90, 20), slow.queries(90, 20), rtol=1e-4, atol=1e-4)
+    assert fast.attended < slow.attended
+
+
+def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_path: Path) -> None:
+    decoder = load_model(saved(tiny_model("llama", {"head_dim": 16}), tmp_path), device="cpu")
+    full = cache_of(decoder, torch.float16)
+    sparse = SparseCache(full, create_policy("retrieval"), budget=128, stride=8)
+    tokens = np.asarray(random_tokens(60), dtype=np.int32)
+    target, middle = ModelRunner("target", decoder, full), ModelRunner("sparse", decoder, sparse)
+    target.prefill(tokens[:50])
+    torch.testing.assert_close(middle.logits(tokens, 4), target.logits(tokens, 4), rtol=1e-3, atol=1e-3)
