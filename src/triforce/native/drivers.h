@@ -31,8 +31,6 @@ typedef struct {
     int32_t n, heads, kv_heads, dim, width, type;
 } rotate_args;
 
-static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : type == ROW_INT8 ? 1 : 2; }
-
 API int triforce_attend(const attend_args *a);
 API void triforce_linear(const linear_job *job);
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);

@@ -8,6 +8,8 @@
 
 enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16, ROW_INT8 };
 
+static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : type == ROW_INT8 ? 1 : 2; }
+
 // Weight formats as they lie in a file; the numbers are GGUF's, with bfloat16's too.
 enum weight_type {
     WEIGHT_F32 = 0,
