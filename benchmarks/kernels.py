@@ -9,16 +9,15 @@ weights as they lie in the file. Medians of 9 runs. The last line is JSON.
 from __future__ import annotations
 
 import json
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
 
 import triforce
-from triforce.machine import copy_bandwidth, multiply_rate
+from triforce.machine import copy_bandwidth, median_seconds, multiply_rate
+from triforce.models.weights import Weights
 from triforce.native import kernels
 
+RUNS = 9
 HEADS, KV_HEADS, DIM = 9, 3, 64
 
 
@@ -35,9 +34,10 @@ def main() -> None:
         keys, values = (torch.randn(2, KV_HEADS, num_rows, DIM)).half()
         for n in (1, 4, 8):
             q = torch.randn(n, HEADS, DIM)
-            seconds = _seconds(lambda q=q, keys=keys, values=values: native.attend(q, keys, values))
+            seconds = median_seconds(lambda q=q, keys=keys, values=values: native.attend(q, keys, values), RUNS)
             rows.append(_row(f"attend {n} x {num_rows:,}", seconds, 2 * keys.nbytes, 4 * n * HEADS * num_rows * DIM))
-    rows += [_linear_row(n) for n in (1, 2, 4, 8)]
+    weights = triforce.load("smollm2").target._weights
+    rows += [_linear_row(weights, n) for n in (1, 2, 4, 8)]
     for row in rows:
         row["of_bandwidth"], row["of_peak"] = row["bytes_per_second"] / bandwidth, row["flops"] / peak
         print(
@@ -51,9 +51,8 @@ def main() -> None:
     )
 
 
-def _linear_row(n: int) -> dict[str, float | str]:
+def _linear_row(weights: Weights, n: int) -> dict[str, float | str]:
     """One pass of `n` rows over every matrix of SmolLM2-135M, as filed."""
-    weights = triforce.load("smollm2").target._weights
     matrices = [matrix for layer in weights.layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     matrices.append(weights.head)
     inputs = {matrix.width: torch.randn(n, matrix.width) for matrix in matrices}
@@ -63,21 +62,13 @@ def _linear_row(n: int) -> dict[str, float | str]:
             matrix.apply(inputs[matrix.width])
 
     num_bytes = sum(part.weights.nbytes for matrix in matrices for part in matrix.parts)
-    return _row(f"all weights, {n} rows", _seconds(run), num_bytes, 2 * n * sum(m.out * m.width for m in matrices))
+    return _row(
+        f"all weights, {n} rows", median_seconds(run, RUNS), num_bytes, 2 * n * sum(m.out * m.width for m in matrices)
+    )
 
 
 def _row(what: str, seconds: float, num_bytes: int, operations: int) -> dict[str, float | str]:
     return {"what": what, "seconds": seconds, "bytes_per_second": num_bytes / seconds, "flops": operations / seconds}
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    work()
-    times = []
-    for _ in range(9):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from triforce.config import Decoding, SamplingParams
 from triforce.pull import document_path, pull
 
 FLASH = {
-    "on": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "flash on": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "flash off": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 
 
@@ -41,7 +41,7 @@ def main() -> None:
             ours = engine.generate(prompt, SamplingParams(max_new_tokens=args.new), Decoding(method="ar"))
             row["ours"] = (ours.timings.prefill_tokens_per_second, ours.timings.decode_tokens_per_second)
             for name, server in servers.items():
-                row[f"llama.cpp, flash attention {name}"] = _measure(server, prompt, args.new)
+                row[name] = _measure(server, prompt, args.new)
             rows.append(row)
             print(row, flush=True)
     _report(rows, args)
@@ -85,7 +85,7 @@ def _report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
                 for key in mine[0]
                 if key not in ("context", "run")
             }
-            ours, on, off = medians.values()
+            ours, on, off = (medians[key] for key in ("ours", *FLASH))
             ratio = ours / max(on, off)
             print(f"{context:7} {what:8} {ours:8.1f} {on:9.1f} {off:9.1f} {ratio:20.2f}")
             summary.append(

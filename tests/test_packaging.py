@@ -14,7 +14,6 @@ import triforce
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "triforce"
-OPTIONAL = {"transformers"}  # may be imported where a user asks for it
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -36,7 +35,7 @@ def declared() -> set[str]:
 def test_everything_imported_is_a_declared_dependency() -> None:
     imported = {name for path in SOURCE.rglob("*.py") for name in imported_modules(path)}
     foreign = imported - set(sys.stdlib_module_names) - {"triforce"}
-    assert foreign <= declared() | OPTIONAL
+    assert foreign <= declared()
 
 
 def test_nothing_is_declared_in_vain() -> None:

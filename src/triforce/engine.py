@@ -25,12 +25,13 @@ from triforce.text.stream import TextStream
 from triforce.text.tokenizer import Tokenizer
 from triforce.tokens import TokenIds, extend
 
-_LONGEST_BLOCK = 128  # room beside a selection's queries for those of tokens drafted past it
+_SPARE_ROWS = 128  # for tokens drafted past the limit, so that the cache need not grow
 
 
 class Engine:
     """A target model, perhaps a drafter, and the target's full cache, which the next call reuses as far as it fits.
 
+    Keys and values are kept in `cache_dtype` (the target's own by default), which is part of what the target is.
     For one thread. Streams may take turns, each stays exact, but at every turn the other's rows are read anew.
     """
 
@@ -124,7 +125,7 @@ class Engine:
             cache = self._cache = FullCache(
                 self.target.cache_shape,
                 rope,
-                capacity=context_length + _LONGEST_BLOCK,
+                capacity=context_length + _SPARE_ROWS,
                 num_queries=num_queries,
                 dtype=self._cache_dtype,
                 device=self.target.device,

@@ -14,7 +14,6 @@ import torch
 from triforce.attention import attend
 from triforce.native import kernels
 
-_RUNS = 5
 _HEADS, _KV_HEADS, _DIM, _ROWS = 9, 3, 64, 32_768  # the shape of SmolLM2-135M at 32K tokens
 
 
@@ -51,13 +50,13 @@ def copy_bandwidth(megabytes: int = 256) -> float:
     """Bytes read plus bytes written per second by a copy far larger than the caches."""
     source = torch.zeros(megabytes << 18)
     target = torch.empty_like(source)
-    return 2.0 * source.numel() * source.element_size() / _seconds(lambda: target.copy_(source))
+    return 2.0 * source.numel() * source.element_size() / median_seconds(lambda: target.copy_(source))
 
 
 def multiply_rate(size: int = 1024) -> float:
     """Floating point operations per second of a square float32 product."""
     a = torch.randn(size, size)
-    seconds = _seconds(lambda: a @ a)
+    seconds = median_seconds(lambda: a @ a)
     return 2.0 * size * size * size / seconds
 
 
@@ -65,13 +64,14 @@ def attention_bandwidth() -> float:
     """Bytes of keys and values per second that one query reads over 32K float16 rows."""
     q = torch.randn(1, _HEADS, _DIM)
     rows = torch.randn(2, _KV_HEADS, _ROWS, _DIM).half()
-    return rows.numel() * rows.element_size() / _seconds(lambda: attend(q, rows[0], rows[1]))
+    return rows.numel() * rows.element_size() / median_seconds(lambda: attend(q, rows[0], rows[1]))
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def median_seconds(work: Callable[[], object], runs: int = 5) -> float:
+    """The median of `runs` runs of `work`, after one that is not counted."""
     work()
     times = []
-    for _ in range(_RUNS):
+    for _ in range(runs):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)

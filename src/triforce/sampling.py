@@ -54,7 +54,7 @@ class Sampler:
 
 def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
     """Laws [n, vocab] that give all mass to `tokens` [n]."""
-    laws = torch.zeros(len(tokens), vocab_size)
+    laws = torch.zeros(len(tokens), vocab_size, dtype=torch.float32)
     return laws.scatter_(1, tokens[:, None], 1.0)
 
 

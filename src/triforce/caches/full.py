@@ -45,7 +45,9 @@ class FullCache:
         self.values = torch.empty_like(self.keys)
         self.num_queries = num_queries
         ring = num_queries + _SPARE_QUERIES  # query of position p at p % ring
-        self._queries = torch.zeros(shape.num_layers, ring, shape.num_heads, shape.head_dim, device=device)
+        self._queries = torch.zeros(
+            shape.num_layers, ring, shape.num_heads, shape.head_dim, dtype=torch.float32, device=device
+        )
         self._first_query = 0  # those of positions from here on are remembered
         self._query_slots = torch.empty(0, dtype=torch.long)
         self._passing: Tensor | None = None  # queries of a pass that is being made by `rows`

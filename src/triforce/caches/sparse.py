@@ -20,11 +20,13 @@ from triforce.policies.base import Policy
 from triforce.tokens import TokenIds, TokenLog
 
 NUM_QUERIES = 8  # recent queries that a selection is made by
+_DRAFTED_ROWS = 256  # room for rows past the committed ones, before the cache must grow
 
 
 class SparseCache:
     """`budget` rows of `source` per KV head: `sinks`, chosen chunks of `chunk` rows, `recent` last ones.
 
+    A model's sliding window is not applied here: a drafter may see what the target cannot, and only drafts worse.
     Layout: chosen rows first (of any position, their keys rotated as in `source`), then the tail, whose positions are
     consecutive up to `length`. Rows of the tail below `_exact` are copies of the full cache's.
     """
@@ -52,7 +54,7 @@ class SparseCache:
         self._num_chosen = 0  # rows before the tail
         layers, heads, _, dim = source.keys.shape
         self._means = source.keys.new_empty(layers, heads, 0, dim)
-        self._keys = source.keys.new_empty(layers, heads, budget + stride + 256, dim)
+        self._keys = source.keys.new_empty(layers, heads, budget + stride + _DRAFTED_ROWS, dim)
         self._values = torch.empty_like(self._keys)
 
     @property
@@ -97,7 +99,7 @@ class SparseCache:
         self._reserve(self.num_rows + n)
         table = self._rotation.at(self.length, n, dtype, self._keys.device)
         shape = self._source.shape
-        queries = torch.empty(shape.num_layers, n, shape.num_heads, shape.head_dim, dtype=dtype)
+        queries = self._keys.new_empty(shape.num_layers, n, shape.num_heads, shape.head_dim, dtype=dtype)
         return Rows(self._keys, self._values, self.num_rows, table, queries)
 
     def advance(self, tokens: TokenIds) -> None:

@@ -50,7 +50,7 @@ def findings(machine: Machine) -> list[str]:
         found.append("this processor has none of AVX2, AVX-512 or NEON: the portable kernels are several times slower")
     elif machine.attention_bandwidth < 0.5 * machine.copy_bandwidth:
         share = machine.attention_bandwidth / machine.copy_bandwidth
-        found.append(f"attention reads at {share:.0%} of the copy bandwidth: other programs may be using the processor")
+        found.append(f"attention reads at {share:.0%} of the copy bandwidth: close other programs and run this again")
     flops_per_byte = machine.multiply_rate / machine.copy_bandwidth
     free = max(1, round(flops_per_byte / 3))  # 3 query heads per KV head, 2 operations on each 2 bytes
     found.append(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from triforce.models.matrix import Filed
 
 SUMMARY = "show what a model is, without loading its weights"
-_BYTES_PER_VALUE = 4  # a cache on the CPU holds float32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +42,7 @@ def _read_config(path: Path) -> ModelConfig:
 
 
 def _properties(path: Path, config: ModelConfig) -> list[tuple[str, str]]:
-    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _BYTES_PER_VALUE
+    values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
     window = f"{config.sliding_window:,} tokens" if config.sliding_window else "none"
     scaling = config.rope_scaling
     scaled = f" ({scaling.kind} from {config.original_max_position:,})" if scaling and scaling.factor > 1 else ""
@@ -54,7 +53,7 @@ def _properties(path: Path, config: ModelConfig) -> list[tuple[str, str]]:
         ("heads", f"{config.num_heads}, {config.num_kv_heads} of keys and values, dimension {config.head_dim}"),
         ("context", f"{config.max_position:,} tokens{scaled}"),
         ("window", window),
-        ("KV cache", f"{row:,} bytes per token in float32, {row // 2:,} in 16 bits"),
+        ("KV cache", f"{2 * values:,} bytes per token in 16 bits, {4 * values:,} in float32"),
         ("vocabulary", f"{config.vocab_size:,} tokens"),
         ("file", f"{path} ({_num_bytes(path) / 1e6:,.1f} MB)"),
     ]

@@ -1,4 +1,4 @@
-"""One GGUF file: its metadata and its tensors, dequantised on demand.
+"""One GGUF file: its metadata and its tensors, as they lie or dequantised.
 
 The header is read here and not by `gguf.GGUFReader`, which takes seconds over the token lists; blocks are decoded by
 `gguf.quants`. Knows nothing of architectures or of tokenizers.

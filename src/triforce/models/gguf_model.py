@@ -1,4 +1,4 @@
-"""Loads a model from a GGUF file: its metadata as a `ModelConfig`, its tensors dequantised into a `Decoder`."""
+"""Loads a model from a GGUF file: its metadata as a `ModelConfig`, its matrices as filed or dequantised."""
 
 from __future__ import annotations
 
