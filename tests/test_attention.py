@@ -71,6 +71,23 @@ def test_masks_of_one_shape_are_not_taken_for_those_of_another() -> None:
         torch.testing.assert_close(attend(q, keys, values, window), slow_attend(q, keys, values, window))
 
 
+@pytest.mark.parametrize("n", [1, 6, 65])
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_node_of_a_tree_sees_its_ancestors_among_the_new_rows(n: int, window: int | None) -> None:
+    generator = torch.Generator().manual_seed(8)
+    before = 5
+    ancestors = torch.rand(n, n, generator=generator).lt(0.3).tril() | torch.eye(n, dtype=torch.bool)
+    q = torch.randn(n, 4, 2, generator=generator, dtype=torch.float64)
+    keys, values = torch.randn(2, 2, before + n, 2, generator=generator, dtype=torch.float64)
+    out = attend(q, keys, values, window, ancestors)
+    for node in range(n):
+        end = before + node + 1
+        seen = torch.cat((torch.ones(before, dtype=torch.bool), ancestors[node]))
+        seen[: end - window if window is not None and end > window else 0] = False
+        alone = slow_attend(q[node : node + 1], keys[:, seen], values[:, seen])
+        torch.testing.assert_close(out[node : node + 1], alone)
+
+
 def test_rotation_is_multiplication_by_a_complex_phase() -> None:
     inv_freq = torch.tensor([1.0, 0.1, 0.01], dtype=torch.float64)
     x = torch.randn(5, 2, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -97,3 +114,10 @@ def test_the_kept_table_follows_start_and_length() -> None:
     for start, n in [(0, 4), (0, 3), (2, 3), (2, 3), (0, 4)]:
         table = rope.table(torch.arange(start, start + n), torch.float32, torch.device("cpu"))
         assert torch.equal(rotate(x[:n], rotation.at(start, n, x.dtype, x.device)), rotate(x[:n], table))
+
+
+def test_the_kept_table_follows_dtype_and_device() -> None:
+    rotation = Rotation(Rope(torch.tensor([1.0, 0.1], dtype=torch.float64)))
+    for dtype, device in [(torch.float32, "cpu"), (torch.float16, "cpu"), (torch.float16, "meta")]:
+        for side in rotation.at(0, 3, dtype, torch.device(device)):
+            assert (side.dtype, side.device.type) == (dtype, device)

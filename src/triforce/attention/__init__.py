@@ -10,12 +10,14 @@ from triforce.native import kernels, serves_attention
 __all__ = ["attend", "rotate_and_store"]
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Causal attention of the last n rows over all rows; shapes as in `triforce.attention.reference.attend`."""
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, window: int | None = None, ancestors: Tensor | None = None
+) -> Tensor:
+    """Attention of the last n rows over all rows; arguments as in `triforce.attention.reference.attend`."""
     native = kernels()
     if native and serves_attention(q, keys, values):
-        return native.attend(q, keys, values, window)
-    return reference.attend(q, keys, values, window)
+        return native.attend(q, keys, values, window, ancestors)
+    return reference.attend(q, keys, values, window, ancestors)
 
 
 def rotate_and_store(

@@ -31,14 +31,15 @@ class Rotation:
 
     def __init__(self, rope: Rope) -> None:
         self._rope = rope
-        self._at = (-1, 0)
+        self._at: tuple[int, int, torch.dtype, torch.device] | None = None
         self._table: tuple[Tensor, Tensor] | None = None
 
     def at(self, start: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         """The table for `n` positions from `start`."""
-        if self._table is None or self._at != (start, n):
-            self._at = (start, n)
-            self._table = self._rope.table(torch.arange(start, start + n), dtype, device)
+        at = (start, n, dtype, device)
+        if self._table is None or self._at != at:
+            self._at = at
+            self._table = self._rope.table(torch.arange(start, start + n, device="cpu"), dtype, device)
         return self._table
 
 
