@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"completion", "statistics"},
     "sampling": {"config"},
     "speculative": {"sampling", "statistics", "tokens"},
-    "native": set(),
+    "native": {"errors"},
     "attention": {"native"},
     "machine": {"attention", "native"},
     "policies": {"errors"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gguf
@@ -16,28 +16,41 @@ from torch import Tensor
 
 from triforce.attention import reference
 from triforce.attention.rope import Rope
-from triforce.native import NARROW, Kernels, kernels, serves_attention
+from triforce.errors import UsageError
+from triforce.models.matrix import Filed, FiledMatrix
+from triforce.native import NARROW, Kernels, kernels, library, serves_attention, why_missing
 
-BUILT = sorted((Path(reference.__file__).parent.parent / "native").glob("_kernels*"))
+BUILT = library._built()
 FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 
 
 def variants() -> list[str]:
     """The names of all that this processor runs."""
     names = []
-    for name in ("portable", "avx2", "avx512", "neon"):
-        with suppress(ValueError):
-            names.append(Kernels(BUILT[0], name).variant)
+    for name in ("portable", "avx2", "avx512", "neon") if BUILT else ():
+        with suppress(UsageError):
+            names.append(Kernels(BUILT, name).variant)
     return names
 
 
 pytestmark = pytest.mark.skipif(not BUILT, reason="native kernels are not built")
 
 
-@pytest.fixture(params=variants() if BUILT else [])
+@pytest.fixture(params=variants())
 def native(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    yield Kernels(BUILT[0], request.param)
-    Kernels(BUILT[0])  # the choice is the library's: back to the best
+    assert BUILT
+    yield Kernels(BUILT, request.param)
+    Kernels(BUILT)  # the choice is the library's: back to the best
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -78,21 +91,93 @@ def test_attention_over_extreme_values_equals_the_reference(native: Kernels, fil
     torch.testing.assert_close(native.attend(q, keys, values), expected, rtol=1e-4, atol=1e-5)
 
 
+def ancestors_of(parents: list[int]) -> Tensor:
+    """[n, n]: which nodes each node of a tree sees, itself included; a root's parent is -1."""
+    sees = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            sees[node] |= sees[parent]
+    return sees
+
+
 def test_attention_of_a_tree_sees_ancestors_only(native: Kernels) -> None:
     parents = [-1, 0, 0, 1, 2, 2, -1]
     n, before = len(parents), 90
-    sees = torch.zeros(n, n, dtype=torch.bool)
-    for node in range(n):
-        at = node
-        while at >= 0:
-            sees[node, at] = True
-            at = parents[at]
+    sees = ancestors_of(parents)
     q, rows = normal(n, 6, 32), normal(2, 2, before + n, 32, seed=1)
     out = native.attend(q, rows[0], rows[1], None, sees)
     for node in range(n):
         seen = [*range(before), *(before + int(i) for i in sees[node].nonzero())]
         alone = reference.attend(q[node : node + 1], rows[0][:, seen], rows[1][:, seen])
         torch.testing.assert_close(out[node : node + 1], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_random_trees_equals_the_references(native: Kernels) -> None:
+    @given(
+        parents=st.lists(st.integers(0, 99), min_size=1, max_size=NARROW),
+        before=st.integers(0, 200),
+        group=st.integers(1, 4),
+        window=st.one_of(st.none(), st.integers(1, 150)),
+    )
+    def check(parents: list[int], before: int, group: int, window: int | None) -> None:
+        n = len(parents)
+        sees = ancestors_of([parent % (node + 1) - 1 for node, parent in enumerate(parents)])
+        q, (keys, values) = normal(n, 2 * group, 32), normal(2, 2, before + n, 32, seed=1)
+        expected = reference.attend(q, keys, values, window, sees)
+        torch.testing.assert_close(native.attend(q, keys, values, window, sees), expected, rtol=1e-4, atol=1e-5)
+
+    check()
+
+
+def test_four_threads_compute_what_one_does(native: Kernels) -> None:
+    weights, _ = blocks("Q4_K", 300, 512)
+    x, one, four = normal(3, 512), torch.empty(3, 300), torch.empty(3, 300)
+    q, (keys, values) = normal(5, 6, 64), normal(2, 2, 5000, 64, seed=1)
+    native.linear(x, weights, 12, one)
+    with threads(4):
+        native.linear(x, weights, 12, four)
+        attended = native.attend(q, keys.half(), values.half())
+    assert torch.equal(one, four)
+    expected = reference.attend(q, keys.half(), values.half())
+    torch.testing.assert_close(attended, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [NARROW, 1])
+def test_the_most_query_rows_and_the_widest_head_fit(native: Kernels, n: int) -> None:
+    q, (keys, values) = normal(n, 512 // n, 256), normal(2, 1, 300, 256, seed=1).half()
+    assert serves_attention(q, keys, values)
+    torch.testing.assert_close(native.attend(q, keys, values), reference.attend(q, keys, values), rtol=1e-3, atol=1e-4)
+    assert not serves_attention(normal(n, 512 // n + 1, 256), keys, values)
+
+
+def test_pytorchs_defaults_do_not_matter(native: Kernels) -> None:
+    weights, values = blocks("Q4_0", 8, 64)
+    x, gate_up, rows = normal(2, 64), normal(2, 64), normal(2, 2, 9, 16)
+    q, k = normal(2, 4, 16), normal(2, 2, 16)
+    table = Rope(torch.ones(8, dtype=torch.float64)).table(torch.arange(2), torch.float32, torch.device("cpu"))
+
+    def results() -> list[Tensor]:
+        return [
+            native.attend(q, rows[0], rows[1]),
+            native.rotate_and_store(q, k, k, table, rows[0].clone(), rows[1].clone(), 3),
+            native.rms_norm(x, x[0], 1e-5),
+            native.silu_mul(gate_up),
+            native.dequantise(weights, 2, 64),
+            FiledMatrix(native, [Filed(weights, 2)], 64).apply(x),
+        ]
+
+    expected, default = results(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        found = results()
+    finally:
+        torch.set_default_dtype(default)
+        torch.set_default_device(None)
+    torch.testing.assert_close(expected[4], values)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+        assert (ours.dtype, ours.device) == (theirs.dtype, theirs.device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -186,6 +271,37 @@ def test_misshaped_arguments_are_refused_before_any_memory_is_touched(native: Ke
         native.attend(torch.zeros(1, 4, 60), torch.zeros(2, 2, 60), torch.zeros(2, 2, 60))
 
 
+def test_rows_and_tables_that_c_could_not_read_are_refused(native: Kernels) -> None:
+    q, k, rows = normal(2, 4, 32), normal(2, 2, 32), normal(2, 2, 9, 32)
+    table = Rope(torch.ones(8, dtype=torch.float64)).table(torch.arange(2), torch.float32, torch.device("cpu"))
+    cos, sin = table
+    wide = torch.ones(2, 1, 34)
+    for bad_table, keys, values, row in (
+        (table, rows[0], rows[1], -1),
+        (table, rows[0], rows[1], 8),
+        (table, rows[0], rows[1].half(), 0),
+        (table, rows[0], rows[1, :, :8], 0),
+        (table, rows[0].double(), rows[1].double(), 0),
+        ((cos, sin.double()), rows[0], rows[1], 0),
+        ((cos, sin[..., :8]), rows[0], rows[1], 0),
+        ((cos[..., :7], sin[..., :7]), rows[0], rows[1], 0),
+        ((torch.cat(table, -1)[..., ::2], sin), rows[0], rows[1], 0),
+        ((wide, wide), rows[0], rows[1], 0),
+    ):
+        with pytest.raises(AssertionError):
+            native.rotate_and_store(q, k, k, bad_table, keys, values, row)
+    with pytest.raises(AssertionError):
+        native.attend(q, rows[0], rows[1], None, torch.ones(2, 2))
+    with pytest.raises(AssertionError):
+        native.dequantise(torch.zeros(2, 18, dtype=torch.int8), 2, 32)
+    with pytest.raises(AssertionError):
+        native.rms_norm(normal(2, 4), normal(8)[::2], 1e-5)
+    assert not serves_attention(normal(2, 5, 32), rows[0], rows[1])
+    assert not serves_attention(normal(2, 4, 16), rows[0], rows[1])
+    assert not serves_attention(q, rows[0], rows[1, :, :8])
+    assert not serves_attention(q, rows[0].to("meta"), rows[1].to("meta"))
+
+
 def test_the_environment_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.cache_clear()
     monkeypatch.setenv("TRIFORCE_NATIVE", "0")
@@ -196,5 +312,26 @@ def test_the_environment_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) 
     assert found is not None
     assert found.variant == "portable"
     kernels.cache_clear()
+    monkeypatch.setenv("TRIFORCE_NATIVE", "mmx")
+    with pytest.raises(UsageError, match="does not run native kernels called 'mmx': unset TRIFORCE_NATIVE"):
+        kernels()
     monkeypatch.delenv("TRIFORCE_NATIVE")
     assert kernels() is not None
+
+
+@pytest.mark.parametrize("what", ["no library", "another version"])
+def test_a_library_that_cannot_be_used_leaves_pytorch_and_says_why(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if what == "no library":
+        broken = tmp_path / "_kernels.so"
+        broken.write_bytes(b"not a library")
+        monkeypatch.setattr(library, "_built", lambda: broken)
+    else:
+        monkeypatch.setattr(library.structs, "SIZES", (*library.structs.SIZES, -1, 0))
+    kernels.cache_clear()
+    assert kernels() is None
+    assert "native kernels cannot be loaded (" in why_missing()
+    assert ("another version" in why_missing()) == (what == "another version")
+    assert why_missing().endswith("): install triforce again")
+    kernels.cache_clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_models import random_tokens, saved, tiny_model
+from tiny_models import random_tokens, reference_logits, saved, tiny_model
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
@@ -61,6 +61,42 @@ def test_logits_and_rows_equal_those_layer_by_layer(case: str, dtype: torch.dtyp
     torch.testing.assert_close(fast.values[:, :, :90], slow.values[:, :, :90], rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(fast.queries(90, 20), slow.queries(90, 20), rtol=1e-4, atol=1e-4)
     assert fast.attended < slow.attended
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_pass"),
+    [
+        pytest.param({"head_dim": 12, "num_attention_heads": 8}, False, id="heads of no whole vectors"),
+        pytest.param(
+            {"head_dim": 16, "num_attention_heads": 16, "num_key_value_heads": 1}, True, id="16 heads to a KV head"
+        ),
+    ],
+)
+def test_what_native_attention_does_not_serve_goes_layer_by_layer(
+    settings: dict[str, int], has_pass: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("llama", settings)
+    path = saved(model, tmp_path)
+    decoder = load_model(path, device="cpu")
+    assert (decoder._native_pass is not None) == decoder.reads_half_rows == has_pass
+    kernels.cache_clear()
+    monkeypatch.setenv("TRIFORCE_NATIVE", "0")
+    plain = load_model(path, device="cpu")
+    expected = cache_of(plain, torch.float32)
+    tokens = np.asarray(random_tokens(64), dtype=np.int32)
+    theirs = ModelRunner("plain", plain, expected).logits(tokens, 64)
+    kernels.cache_clear()
+    monkeypatch.delenv("TRIFORCE_NATIVE")
+
+    cache = cache_of(decoder, torch.float32)
+    runner = ModelRunner("native", decoder, cache)
+    ours = torch.cat([runner.logits(tokens[:60], 60), runner.logits(tokens, 4)])
+    assert cache.attended == (2 if has_pass else 4)  # the pass over 60 tokens has 960 query rows of one KV head
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours, reference_logits(model, tokens.tolist()), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(cache.keys[:, :, :64], expected.keys[:, :, :64], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(cache.values[:, :, :64], expected.values[:, :, :64], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(cache.queries(64, 64), expected.queries(64, 64), rtol=1e-4, atol=1e-5)
 
 
 def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_path: Path) -> None:

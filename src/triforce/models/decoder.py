@@ -30,7 +30,7 @@ class Decoder:
         )
         self._weights = weights
         self._native = kernels() if weights.device.type == "cpu" and weights.dtype == torch.float32 else None
-        serves = self._native and NativePass.serves(weights)
+        serves = self._native and NativePass.serves(config, weights)
         self._native_pass = NativePass(self._native, config, weights) if self._native and serves else None
 
     @property

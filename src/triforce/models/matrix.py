@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from triforce.native import NARROW, Kernels
+from triforce.native import NARROW, Kernels, floats
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}  # GGUF's numbers for plain formats
 
@@ -89,7 +89,7 @@ class FiledMatrix:
     def apply(self, x: Tensor) -> Tensor:
         if len(x) > NARROW:
             return linear(x, self._dense(), self.bias)
-        y = torch.empty(len(x), self.out)
+        y = floats(len(x), self.out)
         self._narrow(x, y, accumulate=False)
         return y
 

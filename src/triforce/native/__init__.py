@@ -1,5 +1,25 @@
 """Kernels in C for the hot path on a CPU, compiled when the package is installed; all have equals in PyTorch."""
 
-from triforce.native.library import NARROW, ROW_TYPES, Kernels, kernels, serves_attention, why_missing
+from triforce.native.library import (
+    NARROW,
+    ROW_TYPES,
+    Kernels,
+    check_table,
+    floats,
+    kernels,
+    serves_attention,
+    serves_head,
+    why_missing,
+)
 
-__all__ = ["NARROW", "ROW_TYPES", "Kernels", "kernels", "serves_attention", "why_missing"]
+__all__ = [
+    "NARROW",
+    "ROW_TYPES",
+    "Kernels",
+    "check_table",
+    "floats",
+    "kernels",
+    "serves_attention",
+    "serves_head",
+    "why_missing",
+]

@@ -1,4 +1,4 @@
-// What Python calls: chooses the instruction set once, splits the work over threads, merges. Arguments are checked there.
+// What Python calls: chooses the instruction set once, splits the work over threads, merges. Checks no arguments.
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,10 @@
 #include <omp.h>
 #else
 static int omp_get_max_threads(void) { return 1; }
+static int omp_get_thread_num(void) { return 0; }
 #endif
+
+#define LINE 64  // bytes of a line of the first-level cache
 
 static const kernel_table *chosen = &kernels_portable;
 
@@ -31,7 +34,8 @@ static const kernel_table *best(void) {
     return &kernels_portable;
 }
 
-// Choose a variant by name, or the best for null; returns the name in use, or null where the machine lacks it.
+// Choose a variant by name for the whole process, or the best for null; returns the name in use, or null where the
+// machine lacks it.
 API const char *triforce_use(const char *name) {
     const kernel_table *top = best();
     if (!name || !strcmp(name, top->name))
@@ -49,15 +53,22 @@ API const char *triforce_use(const char *name) {
 
 API int triforce_threads(void) { return omp_get_max_threads(); }
 
+// Sizes of the structs that Python lays out by itself, then the limits that it checks; -1 past the last.
+API int64_t triforce_size_of(int which) {
+    static const int64_t sizes[] = {
+        sizeof(attend_args),   sizeof(rotate_args),   sizeof(linear_job), sizeof(matrix_part), sizeof(matrix),
+        sizeof(layer_weights), sizeof(model_weights), sizeof(cache_rows), MAX_DIM,             MOST_QUERIES,
+    };
+    return which >= 0 && which < (int)(sizeof sizes / sizeof *sizes) ? sizes[which] : -1;
+}
+
 static attend_job job_of_head(const attend_args *a, int head, const float *q) {
-    const int64_t skip = a->head_stride * head, scales = skip / a->dim;
+    const int64_t skip = a->head_stride * head;
     const int group = a->heads / a->kv_heads;
     return (attend_job){
         .q = q,
         .keys = (const char *)a->keys + skip * row_size(a->type),
         .values = (const char *)a->values + skip * row_size(a->type),
-        .key_scales = a->key_scales ? a->key_scales + scales : 0,
-        .value_scales = a->value_scales ? a->value_scales + scales : 0,
         .ancestors = a->ancestors,
         .type = a->type,
         .dim = a->dim,
@@ -102,14 +113,16 @@ static void merge(const attend_args *a, const float *parts, int splits) {
 
 // Attention of the last n rows over all rows; 0, or -1 when memory is short.
 API int triforce_attend(const attend_args *a) {
-    const int queries = a->heads / a->kv_heads * a->n;
-    const int64_t size = (int64_t)queries * (a->dim + 2);
-    int64_t splits = (4 * omp_get_max_threads() + a->kv_heads - 1) / a->kv_heads;
+    const int queries = a->heads / a->kv_heads * a->n, threads = omp_get_max_threads();
+    const int64_t size = (int64_t)queries * (a->dim + 2), scratch_size = attend_scratch(a->dim, queries);
+    int64_t splits = (4 * threads + a->kv_heads - 1) / a->kv_heads;
     if (splits > a->rows / 256) splits = a->rows / 256 ? a->rows / 256 : 1;
     const int tasks = (int)splits * a->kv_heads;
-    float *q = malloc(sizeof(float) * ((int64_t)a->kv_heads * queries * a->dim + tasks * size));
-    if (!q) return -1;
-    float *parts = q + (int64_t)a->kv_heads * queries * a->dim;
+    const int64_t q_size = (int64_t)a->kv_heads * queries * a->dim;
+    char *memory = malloc(sizeof(float) * (threads * scratch_size + q_size + tasks * size) + LINE);
+    if (!memory) return -1;
+    float *scratch = (float *)(memory + LINE - (uintptr_t)memory % LINE);  // one for each thread
+    float *q = scratch + threads * scratch_size, *parts = q + q_size;
     gather_queries(a, q);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int task = 0; task < tasks; task++) {
@@ -117,19 +130,20 @@ API int triforce_attend(const attend_args *a) {
         const int64_t split = task % splits;
         const attend_job job = job_of_head(a, head, q + (int64_t)head * queries * a->dim);
         float *out = parts + task * size, *max = out + (int64_t)queries * a->dim;
-        chosen->attend(&job, a->rows * split / splits, a->rows * (split + 1) / splits, out, max, max + queries);
+        chosen->attend(&job, a->rows * split / splits, a->rows * (split + 1) / splits,
+                       scratch + omp_get_thread_num() * scratch_size, out, max, max + queries);
     }
     merge(a, parts, (int)splits);
-    free(q);
+    free(memory);
     return 0;
 }
 
 // y = x W^T, or y += x W^T, each weight read once.
 API void triforce_linear(const linear_job *job) {
-    const int64_t chunk = 32, chunks = (job->out + chunk - 1) / chunk;
+    const int64_t chunks = (job->out + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < chunks; i++)
-        chosen->linear(job, i * chunk, (i + 1) * chunk < job->out ? (i + 1) * chunk : job->out);
+        chosen->linear(job, i * ROWS, (i + 1) * ROWS < job->out ? (i + 1) * ROWS : job->out);
 }
 
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps) {
@@ -157,7 +171,8 @@ static void store_row(const float *from, void *rows, int64_t at, int dim, int ty
     if (type == ROW_FLOAT32)
         memcpy((float *)rows + at, from, sizeof(float) * dim);
     else
-        for (int d = 0; d < dim; d++) narrow[d] = type == ROW_FLOAT16 ? float_to_half(from[d]) : float_to_bfloat(from[d]);
+        for (int d = 0; d < dim; d++)
+            narrow[d] = type == ROW_FLOAT16 ? float_to_half(from[d]) : float_to_bfloat(from[d]);
 }
 
 static void rotate(const float *x, const float *cos, const float *sin, int width, int dim, float *out) {
@@ -172,7 +187,7 @@ static void rotate(const float *x, const float *cos, const float *sin, int width
 // RoPE on queries and keys; keys and values stored as the cache's next rows.
 API void triforce_rotate_and_store(const rotate_args *a) {
     const int dim = a->dim;
-    float rotated[256];
+    float rotated[MAX_DIM];
     for (int i = 0; i < a->n; i++) {
         const float *cos = a->cos + (int64_t)i * a->width, *sin = a->sin + (int64_t)i * a->width;
         const float *q = a->q + i * a->q_stride, *k = a->k + i * a->k_stride, *v = a->v + i * a->v_stride;

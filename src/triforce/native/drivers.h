@@ -1,4 +1,4 @@
-// What Python and forward.c call; the arguments' shapes.
+// What Python calls; the arguments' shapes. `native/structs.py` lays out the same structs.
 #ifndef TRIFORCE_DRIVERS_H
 #define TRIFORCE_DRIVERS_H
 
@@ -14,8 +14,7 @@
 
 typedef struct {
     const float *q;  // [n, heads, dim], rotated
-    const void *keys, *values;  // [kv_heads, (head_stride / dim), dim]
-    const float *key_scales, *value_scales;  // [kv_heads, head_stride / dim], int8 only
+    const void *keys, *values;  // [kv_heads, head_stride / dim, dim]
     const uint8_t *ancestors;  // [n, n] or null
     float *out;  // [n, heads, dim]
     int64_t rows, head_stride, window;
@@ -31,10 +30,51 @@ typedef struct {
     int32_t n, heads, kv_heads, dim, width, type;
 } rotate_args;
 
+typedef struct {
+    const uint8_t *weights;
+    int64_t out, row_bytes;
+    int32_t type;
+} matrix_part;
+
+// Rows in up to three formats, one part after the other.
+typedef struct {
+    matrix_part parts[3];
+    const float *bias;  // [out] or null
+    int64_t in, out;
+    int32_t num_parts;
+} matrix;
+
+typedef struct {
+    const float *attention_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm [dim] or null
+    matrix qkv, output, gate_up, down;
+} layer_weights;
+
+typedef struct {
+    const layer_weights *layers;
+    const float *norm;
+    int64_t hidden, inner;
+    int32_t num_layers, heads, kv_heads, dim;
+    float eps;
+} model_weights;
+
+typedef struct {
+    void *keys, *values;  // [layers, kv_heads, head_stride / dim, dim]
+    float *queries;  // [layers, n, heads, dim], filled with the rotated queries
+    const float *cos, *sin;  // [n, width]
+    int64_t layer_stride, head_stride, row, window;  // row: where the new rows go, after all that are seen
+    int32_t width, type;
+} cache_rows;
+
+API const char *triforce_use(const char *variant);
+API int triforce_threads(void);
+API int64_t triforce_size_of(int which);
 API int triforce_attend(const attend_args *a);
 API void triforce_linear(const linear_job *job);
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);
 API void triforce_silu_mul(const float *gate_up, float *out, int64_t rows, int64_t inner);
+API int64_t triforce_row_bytes(int type, int64_t in);
+API void triforce_dequantise(int type, const uint8_t *source, float *out, int64_t rows, int64_t row_bytes, int64_t in);
 API void triforce_rotate_and_store(const rotate_args *a);
+API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, float *out, int n);
 
 #endif

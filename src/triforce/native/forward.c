@@ -1,46 +1,15 @@
 // A whole pass of a decoder over few tokens in one call: what is left to Python is the embedding and the head.
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "drivers.h"
 
+// Where the activations of a pass are, [n, ...] each.
 typedef struct {
-    const uint8_t *weights;
-    int64_t out, row_bytes;
-    int32_t type;
-} matrix_part;
+    float *normed, *qkv, *attended, *gate_up, *gated;
+} activations;
 
-// Rows in up to three formats, one part after the other.
-typedef struct {
-    matrix_part parts[3];
-    const float *bias;  // [out] or null
-    int64_t in, out;
-    int32_t num_parts;
-} matrix;
-
-typedef struct {
-    const float *attention_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm [dim] or null
-    matrix qkv, output, gate_up, down;
-} layer_weights;
-
-typedef struct {
-    const layer_weights *layers;
-    const float *norm;
-    int64_t hidden, inner;
-    int32_t num_layers, heads, kv_heads, dim;
-    float eps;
-} model_weights;
-
-typedef struct {
-    void *keys, *values;  // [layers, kv_heads, head_stride / dim, dim]
-    float *queries;  // [layers, n, heads, dim], filled with the rotated queries
-    const float *cos, *sin;  // [n, width]
-    int64_t layer_stride, head_stride, row, window;  // row: where the new rows go, after all that are seen
-    int32_t width, type;
-} cache_rows;
-
-static void multiply(const matrix *m, const float *x, float *y, int n, int accumulate) {
+static void apply_matrix(const matrix *m, const float *x, float *y, int n, int accumulate) {
     int64_t start = 0;
     for (int i = 0; i < m->num_parts; i++) {
         const matrix_part *part = m->parts + i;
@@ -71,11 +40,12 @@ static void norm_heads(const model_weights *m, float *qkv, int n, int first, int
     }
 }
 
-static int attention(const model_weights *m, const layer_weights *w, const cache_rows *c, int layer, float *qkv,
-                     float *attended, int n) {
-    const int64_t dim = m->dim, stride = (m->heads + 2 * m->kv_heads) * dim;
-    const int64_t bytes = c->layer_stride * row_size(c->type) * layer;
-    float *q = c->queries + (int64_t)layer * n * m->heads * dim;
+static int64_t layer_bytes(const cache_rows *c, int layer) { return c->layer_stride * row_size(c->type) * layer; }
+
+// Keys and values of qkv become the cache's next rows of this layer; returns the queries, rotated [n, heads, dim].
+static const float *store_rows(const model_weights *m, const layer_weights *w, const cache_rows *c, int layer,
+                               float *qkv, int n) {
+    const int64_t dim = m->dim, stride = (m->heads + 2 * m->kv_heads) * dim, bytes = layer_bytes(c, layer);
     if (w->q_norm) norm_heads(m, qkv, n, 0, m->heads, w->q_norm);
     if (w->k_norm) norm_heads(m, qkv, n, m->heads, m->kv_heads, w->k_norm);
     const rotate_args rotation = {
@@ -84,7 +54,7 @@ static int attention(const model_weights *m, const layer_weights *w, const cache
         .v = qkv + (m->heads + m->kv_heads) * dim,
         .cos = c->cos,
         .sin = c->sin,
-        .rotated = q,
+        .rotated = c->queries + (int64_t)layer * n * m->heads * dim,
         .keys = (char *)c->keys + bytes,
         .values = (char *)c->values + bytes,
         .q_stride = stride,
@@ -100,10 +70,14 @@ static int attention(const model_weights *m, const layer_weights *w, const cache
         .type = c->type,
     };
     triforce_rotate_and_store(&rotation);
+    return rotation.rotated;
+}
+
+static int attention(const model_weights *m, const cache_rows *c, int layer, const float *q, float *attended, int n) {
     const attend_args attend = {
         .q = q,
-        .keys = rotation.keys,
-        .values = rotation.values,
+        .keys = (const char *)c->keys + layer_bytes(c, layer),
+        .values = (const char *)c->values + layer_bytes(c, layer),
         .out = attended,
         .rows = c->row + n,
         .head_stride = c->head_stride,
@@ -117,26 +91,35 @@ static int attention(const model_weights *m, const layer_weights *w, const cache
     return triforce_attend(&attend);
 }
 
+// x [n, hidden] through one layer, in place; 0, or -1 when memory is short.
+static int apply_layer(const model_weights *m, const cache_rows *c, int layer, const activations *a, float *x, int n) {
+    const layer_weights *w = m->layers + layer;
+    triforce_rms_norm(x, w->attention_norm, a->normed, n, m->hidden, m->eps);
+    apply_matrix(&w->qkv, a->normed, a->qkv, n, 0);
+    const float *q = store_rows(m, w, c, layer, a->qkv, n);
+    if (attention(m, c, layer, q, a->attended, n)) return -1;
+    apply_matrix(&w->output, a->attended, x, n, 1);
+    triforce_rms_norm(x, w->mlp_norm, a->normed, n, m->hidden, m->eps);
+    apply_matrix(&w->gate_up, a->normed, a->gate_up, n, 0);
+    triforce_silu_mul(a->gate_up, a->gated, n, m->inner);
+    apply_matrix(&w->down, a->gated, x, n, 1);
+    return 0;
+}
+
 // x [n, hidden] through all layers, in place, and out [n, hidden] after the final norm; 0, or -1 when memory is short.
 API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, float *out, int n) {
-    const int64_t qkv_width = (int64_t)(m->heads + 2 * m->kv_heads) * m->dim, attended_width = (int64_t)m->heads * m->dim;
-    float *normed = malloc(sizeof(float) * n * (m->hidden + qkv_width + attended_width + 3 * m->inner));
-    if (!normed) return -1;
-    float *qkv = normed + n * m->hidden, *attended = qkv + n * qkv_width;
-    float *gate_up = attended + n * attended_width, *gated = gate_up + 2 * n * m->inner;
+    const int64_t attended_width = (int64_t)m->heads * m->dim;
+    const int64_t qkv_width = attended_width + 2 * (int64_t)m->kv_heads * m->dim;
+    activations a;
+    a.normed = malloc(sizeof(float) * n * (m->hidden + qkv_width + attended_width + 3 * m->inner));
+    if (!a.normed) return -1;
+    a.qkv = a.normed + n * m->hidden;
+    a.attended = a.qkv + n * qkv_width;
+    a.gate_up = a.attended + n * attended_width;
+    a.gated = a.gate_up + 2 * n * m->inner;
     int status = 0;
-    for (int layer = 0; layer < m->num_layers && !status; layer++) {
-        const layer_weights *w = m->layers + layer;
-        triforce_rms_norm(x, w->attention_norm, normed, n, m->hidden, m->eps);
-        multiply(&w->qkv, normed, qkv, n, 0);
-        status = attention(m, w, c, layer, qkv, attended, n);
-        multiply(&w->output, attended, x, n, 1);
-        triforce_rms_norm(x, w->mlp_norm, normed, n, m->hidden, m->eps);
-        multiply(&w->gate_up, normed, gate_up, n, 0);
-        triforce_silu_mul(gate_up, gated, n, m->inner);
-        multiply(&w->down, gated, x, n, 1);
-    }
-    triforce_rms_norm(x, m->norm, out, n, m->hidden, m->eps);
-    free(normed);
+    for (int layer = 0; layer < m->num_layers && !status; layer++) status = apply_layer(m, c, layer, &a, x, n);
+    if (!status) triforce_rms_norm(x, m->norm, out, n, m->hidden, m->eps);
+    free(a.normed);
     return status;
 }

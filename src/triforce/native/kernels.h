@@ -4,11 +4,17 @@
 
 #include <stdint.h>
 
-#define MOST_QUERIES 512  // query rows of one KV head
+// Limits, which Python checks.
+#define MAX_DIM 256       // of a head
+#define MOST_QUERIES 512  // query rows of one KV head: past it, the scores of a block outgrow the second-level cache
 
-enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16, ROW_INT8 };
+#define MOST_WIDTH 16  // floats in the widest vector of any variant
+#define BLOCK 64       // rows met at a time: keys and values of a block fit the first-level cache as floats
+#define ROWS 32        // output rows of a linear layer met at a time, by one thread
 
-static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : type == ROW_INT8 ? 1 : 2; }
+enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16 };
+
+static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : 2; }
 
 // Weight formats as they lie in a file; the numbers are GGUF's, with bfloat16's too.
 enum weight_type {
@@ -29,14 +35,16 @@ enum weight_type {
 typedef struct {
     const float *q;  // [num_queries, dim], scaled; row r belongs to new token r / group
     const void *keys, *values;  // [rows, dim]
-    const float *key_scales, *value_scales;  // [rows], int8 rows only
     const uint8_t *ancestors;  // [n, n] or null: which new tokens a new token sees; null: those up to itself
-    #define MOST_QUERIES 512  // query rows of one KV head
-
-enum row_type type;
+    enum row_type type;
     int32_t dim, group, num_queries, n;
     int64_t rows, window;  // all rows, of which the last n are new; positions seen back (0: all)
 } attend_job;
+
+// Floats that `attend` works in: a block of rows and its scores. A multiple of 16, so that neighbours stay aligned.
+static inline int64_t attend_scratch(int dim, int num_queries) {
+    return BLOCK * (int64_t)(dim + MOST_WIDTH + num_queries);
+}
 
 typedef struct {
     const float *x;  // [n, in]
@@ -51,7 +59,9 @@ typedef struct {
 typedef struct {
     const char *name;
     // Writes the unnormalised output [num_queries, dim], the maxima [num_queries] and the sums [num_queries].
-    void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *out, float *max, float *sum);
+    // `scratch` [attend_scratch] is the caller's: on a thread's stack, whose size is not ours, it could be too much.
+    void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *scratch, float *out, float *max,
+                   float *sum);
     void (*linear)(const linear_job *job, int64_t begin, int64_t end);  // output rows [begin, end)
     void (*rms_norm)(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);
     void (*silu_mul)(const float *gate_up, float *out, int64_t rows, int64_t inner);
