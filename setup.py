@@ -20,6 +20,8 @@ X86_FLAGS = {
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c"],
 }
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
+# For processors without a variant of their own: a fallback, not worth the time that -O3 takes to compile it.
+PORTABLE_FLAGS = ["-O1"]
 
 
 class BuildKernels(build_ext):
@@ -27,15 +29,24 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         machine = platform.machine().lower()
-        variants = X86_FLAGS if machine in X86 else {"neon": []} if machine in ARM else {}
-        try:
-            self._build(ext, {"portable": ["-O1"], **variants})
-        except Exception as error:  # whatever a missing or foreign compiler raises
-            print(f"triforce: native kernels are left out, PyTorch will serve ({error})", file=sys.stderr)
+        own = X86_FLAGS if machine in X86 else {"neon": []} if machine in ARM else {}
+        variants = {"portable": PORTABLE_FLAGS, **own}
+        # Apple's compiler comes without OpenMP: there, as where the flag is refused, one thread does all the work.
+        if sys.platform != "darwin" and self._builds(ext, variants, ["-fopenmp"]):
+            return
+        if not self._builds(ext, variants, []):
+            print("triforce: native kernels are left out, PyTorch will serve", file=sys.stderr)
 
-    def _build(self, ext: Extension, variants: dict[str, list[str]]) -> None:
+    def _builds(self, ext: Extension, variants: dict[str, list[str]], openmp: list[str]) -> bool:
+        try:
+            self._build(ext, variants, openmp)
+        except Exception as error:  # whatever a missing or foreign compiler raises
+            print(f"triforce: native kernels {'with' if openmp else 'without'} OpenMP: {error}", file=sys.stderr)
+            return False
+        return True
+
+    def _build(self, ext: Extension, variants: dict[str, list[str]], openmp: list[str]) -> None:
         flags = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden", "-fPIC"]
-        openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
         macros: list[tuple[str, str | None]] = [(f"TRIFORCE_{name.upper()}", None) for name in variants]
         jobs = [(f"kernels_{name}.c", [*flags, *extra]) for name, extra in variants.items()]
         jobs += [(source, [*flags, *openmp]) for source in ("drivers.c", "forward.c")]
