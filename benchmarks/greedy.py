@@ -27,7 +27,13 @@ TIE = 1e-3  # relative difference of logits below which rounding may choose
 
 def main() -> int:
     args = _arguments()
-    engine = triforce.load(args.model, draft=args.draft, dtype=args.dtype, cache_dtype=args.cache_dtype)
+    engine = triforce.load(
+        args.model,
+        draft=args.draft,
+        dtype=args.dtype,
+        cache_dtype=args.cache_dtype,
+        rope_scaling=args.rope_scaling,
+    )
     rows = []
     for context in args.contexts:
         for name in args.texts:
@@ -69,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--draft")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--cache-dtype", default="float32")
+    parser.add_argument("--rope-scaling")
     parser.add_argument("--contexts", type=int, nargs="+", default=[4096, 7680])
     parser.add_argument("--texts", nargs="+", default=["hamlet", "lear", "othello"])
     parser.add_argument("--methods", nargs="+", default=[name for name in METHODS if name != "ar"])

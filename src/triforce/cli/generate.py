@@ -17,7 +17,6 @@ from triforce.cli.progress import Progress
 from triforce.cli.prompt import read_prompt
 
 SUMMARY = "continue a prompt"
-_INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         _generate(args, output)
     except KeyboardInterrupt:
         output.close(interrupted=True)
-        return _INTERRUPTED
+        raise
     except OSError:  # perhaps of the output itself
         raise
     except Exception:
