@@ -13,13 +13,10 @@ import argparse
 import json
 import sys
 
-import numpy as np
-import torch
-
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
-from triforce.methods import METHODS, Parts
+from triforce.methods import METHODS
 from triforce.pull import document_path
 
 TIE = 1e-3  # relative difference of logits below which rounding may choose
@@ -62,10 +59,7 @@ def _compare(engine: Engine, prompt: list[int], plain: list[int], ours: list[int
 
 def _relative_gap(engine: Engine, tokens: list[int], first: int, second: int) -> float:
     """How far apart the target's logits for two candidates are after `tokens`."""
-    cache = engine.full_cache(len(tokens) + 1, Decoding(method="ar"))
-    runner = Parts(engine.target, cache, None, Decoding(method="ar")).target
-    with torch.inference_mode():
-        logits = runner.logits(np.asarray(tokens, dtype=np.int32), 1)[0]
+    logits = engine.logits(tokens)
     return float((logits[first] - logits[second]).abs() / logits[first].abs())
 
 

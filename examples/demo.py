@@ -16,6 +16,8 @@ from triforce.config import Decoding, SamplingParams
 from triforce.pull import document_path, pull
 from triforce.report import format_levels
 
+TIE = 1e-3  # relative difference of two logits below which rounding may choose between them
+
 
 def main() -> int:
     """Returns the exit code."""
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     fast = generate(engine, prompt, sampling, Decoding(method=args.method))
     print("\n\nthe same by plain decoding; the prompt is not read again:\n", flush=True)
     plain = generate(engine, prompt, sampling, Decoding(method="ar"))
-    print("\n\n" + summary(args, fast, plain))
+    print("\n\n" + summary(args, engine, prompt, fast, plain))
 
 
 def generate(
@@ -88,7 +90,13 @@ def bar(what: str) -> Callable[[int, int], None] | None:
     return show if sys.stderr.isatty() else None
 
 
-def summary(args: argparse.Namespace, fast: triforce.Generation, plain: triforce.Generation) -> str:
+def summary(
+    args: argparse.Namespace,
+    engine: triforce.Engine,
+    prompt: list[int],
+    fast: triforce.Generation,
+    plain: triforce.Generation,
+) -> str:
     """What was measured, line by line."""
     rate, plain_rate = fast.timings.decode_tokens_per_second, plain.timings.decode_tokens_per_second
     lines = [
@@ -98,21 +106,24 @@ def summary(args: argparse.Namespace, fast: triforce.Generation, plain: triforce
         f"{args.method:17} {rate:.2f} tokens/s",
         f"plain decoding    {plain_rate:.2f} tokens/s",
         f"speed-up          {rate / plain_rate:.2f}x",
-        f"same tokens       {agreement(fast.token_ids, plain.token_ids, args.temperature)}",
+        f"same tokens       {agreement(engine, prompt, fast.token_ids, plain.token_ids, args.temperature)}",
         "",
         format_levels(fast.levels),
     ]
     return "\n".join(lines)
 
 
-def agreement(fast: list[int], plain: list[int], temperature: float) -> str:
-    """Whether two generations are identical, and where they part if not."""
+def agreement(engine: triforce.Engine, prompt: list[int], fast: list[int], plain: list[int], temperature: float) -> str:
+    """Whether two generations are identical, and where and by how much they part if not."""
     if fast == plain:
         return f"yes, all {len(fast)}"
     same = next((i for i, (a, b) in enumerate(zip(fast, plain, strict=False)) if a != b), min(len(fast), len(plain)))
     if temperature > 0:
         return f"no: the law is the same, the random draws differ (first at token {same + 1})"
-    return f"no: they part at token {same + 1} (greedy choices within rounding of each other may differ)"
+    logits = engine.logits([*prompt, *plain[:same]])
+    gap = float((logits[plain[same]] - logits[fast[same]]).abs() / logits[plain[same]].abs())
+    verdict = "a tie, which rounding turns either way" if gap < TIE else "more than rounding: please report it"
+    return f"no: at token {same + 1} the logits of the two choices differ by {gap:.4%}, {verdict}"
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
 import torch
 from tiny_engine import tiny_decoder, tiny_engine
 
 import triforce.engine
+from triforce.attention.rope import Rope
 from triforce.config import Decoding, SamplingParams
 from triforce.errors import ModelError, PromptError, UsageError
 from triforce.methods import METHODS
@@ -113,11 +117,19 @@ def test_a_second_question_reads_only_what_is_new() -> None:
         ([], "the prompt is empty: give some text"),
         ([3, 256], "a token id outside 0..255"),
         ([3, -1], "a token id outside 0..255"),
+        ([2**40], "a token id outside 0..255"),
+        ([1.5, 2.0], "neither text nor a sequence of integers"),
+        (["1", "2"], "neither text nor a sequence of integers"),
+        ([[1, 2], [3, 4]], "neither text nor a sequence of integers"),
+        ([[1], [2, 3]], "neither text nor a sequence of integers"),
+        (b"bytes", "neither text nor a sequence of integers"),
+        (None, "neither text nor a sequence of integers"),
+        ((i for i in range(3)), "neither text nor a sequence of integers"),
         ("x" * 600, r"600 tokens and 8 new ones are 96 more than the 512 that the model allows: shorten it or extend"),
         ("x" * 510, r"6 more than the 512 .*: ask for 2 new tokens at most \(-n\), shorten it or .*yarn:2"),
     ],
 )
-def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: str | list[int], expected: str) -> None:
+def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: Any, expected: str) -> None:
     with pytest.raises(PromptError, match=expected) as caught:
         tiny_engine().stream(prompt, SamplingParams(max_new_tokens=8))
     assert "\n" not in str(caught.value)
@@ -131,11 +143,67 @@ def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: str | lis
         ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use --budget 96 or more"),
         ({"gamma1": 0}, "gamma1 is 0: use at least 1"),
         ({"gamma2": 0}, "gamma2 is 0: use at least 1"),
+        ({"gamma2": 65}, "gamma2 is 65: use at most 64"),
+        ({"gamma1": 2.5}, "gamma1 is 2.5: use a whole number"),
+        ({"budget": "many"}, "budget is 'many': use a whole number"),
+        ({"slots": 10**18}, "slots is 1e\\+18: use at most 65536"),
+        ({"method": ["ar"]}, r"method is \['ar'\]: use a name"),
     ],
 )
 def test_a_setting_that_cannot_be_honoured_names_its_remedy(changes: dict[str, object], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         tiny_engine().stream(PROMPT, SamplingParams(max_new_tokens=8), Decoding(**changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"temperature": float("nan")}, "temperature is nan: use at"),
+        ({"temperature": 1e-50}, "temperature is 1e-50: use 0 for greedy, or at least 1e-37"),
+        ({"temperature": "hot"}, "temperature is 'hot': use a number"),
+        ({"top_p": 0}, "top_p is 0: use a number above 0"),
+        ({"seed": 2**64}, "seed is .*: use at most"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5: use a whole number"),
+    ],
+)
+def test_a_sampling_control_out_of_range_names_its_remedy(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        SamplingParams(**changes)
+
+
+def test_a_budget_beyond_all_memory_holds_what_there_is() -> None:
+    sampling = SamplingParams(max_new_tokens=8)
+    plain = tiny_engine().generate(PROMPT, sampling, Decoding(method="ar"))
+    assert tiny_engine().generate(PROMPT, sampling, Decoding(budget=2**24)).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_an_interruption_ends_the_stream_and_leaves_the_engine_exact(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = SamplingParams(max_new_tokens=20)
+    plain = tiny_engine().generate(PROMPT, sampling, Decoding(method="ar")).token_ids
+    for moment in range(1, 9):
+        engine, calls, table = tiny_engine(), [0], Rope.table
+
+        def interrupted(
+            self: Rope, *args: Any, calls: list[int] = calls, moment: int = moment, table: Any = table
+        ) -> Any:
+            calls[0] += 1
+            if calls[0] == moment:
+                raise KeyboardInterrupt
+            return table(self, *args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Rope, "table", interrupted)
+            stream = engine.stream(PROMPT, sampling, decoding(method))
+            given = []
+            with suppress(KeyboardInterrupt):
+                given += [completion.token_id for completion in stream]
+            given = stream.generation().token_ids
+            assert given == plain[: len(given)]
+            assert list(stream) == []
+        assert engine.generate(PROMPT, sampling, decoding(method)).token_ids == plain
 
 
 def test_a_drafter_of_another_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

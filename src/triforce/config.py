@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from triforce.errors import UsageError
+
+_MOST = 2**24  # tokens or rows: above any context
+_DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
+_COLDEST = 1e-37  # the least temperature that logits can be divided by
 
 
 @dataclass(frozen=True)
@@ -22,11 +27,18 @@ class SamplingParams:
     max_new_tokens: int = 256
 
     def __post_init__(self) -> None:
-        _require(0.0 <= self.temperature < float("inf"), f"temperature is {self.temperature}: use 0 (greedy) or more")
-        _require(0.0 < self.top_p <= 1.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
-        _require(self.top_k >= 0, f"top_k is {self.top_k}: use 0 (off) or more")
-        _require(0.0 <= self.min_p <= 1.0, f"min_p is {self.min_p}: use a number from 0 to 1")
-        _require(self.max_new_tokens >= 1, f"max_new_tokens is {self.max_new_tokens}: ask for at least 1 token")
+        _number("temperature", self.temperature, 0.0, 1e6)
+        _require(
+            self.temperature == 0.0 or self.temperature >= _COLDEST,
+            f"temperature is {self.temperature}: use 0 for greedy, or at least {_COLDEST:g}",
+        )
+        _number("top_p", self.top_p, 0.0, 1.0)
+        _require(self.top_p > 0.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
+        _whole("top_k", self.top_k, 0, _MOST)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _whole("seed", self.seed, 0, 2**63 - 1)
+        _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
 
 
 @dataclass(frozen=True)
@@ -50,17 +62,40 @@ class Decoding:
     policy: str = "retrieval"
 
     def __post_init__(self) -> None:
-        _require(self.gamma1 >= 1, f"gamma1 is {self.gamma1}: use at least 1")
-        _require(self.gamma2 >= 1, f"gamma2 is {self.gamma2}: use at least 1")
-        _require(self.chunk >= 1, f"chunk is {self.chunk}: use at least 1 row")
-        _require(self.stride >= 1, f"stride is {self.stride}: use at least 1 token")
-        _require(self.sinks >= 0 and self.recent >= 1, "sinks must be 0 or more and recent at least 1 row")
+        _require(isinstance(self.method, str), f"method is {self.method!r}: use a name")
+        _require(isinstance(self.policy, str), f"policy is {self.policy!r}: use a name")
+        _whole("gamma1", self.gamma1, 1, _DEEPEST)
+        _whole("gamma2", self.gamma2, 1, _DEEPEST)
+        _whole("chunk", self.chunk, 1, _MOST)
+        _whole("sinks", self.sinks, 0, _MOST)
+        _whole("recent", self.recent, 1, _MOST)
+        _whole("stride", self.stride, 1, 4096)
         least = self.sinks + self.recent + 2 * self.chunk
+        _whole("budget", self.budget, 1, _MOST)
         _require(
             self.budget >= least,
             f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use --budget {least} or more",
         )
-        _require(self.slots >= self.sinks + 16, f"slots is {self.slots}: use at least sinks + 16 = {self.sinks + 16}")
+        _whole("slots", self.slots, self.sinks + 16, 2**16)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    _require(isinstance(value, Integral), f"{name} is {value!r}: use a whole number")
+    assert isinstance(value, Integral)
+    _within(name, int(value), least, most)
+
+
+def _number(name: str, value: object, least: float, most: float) -> None:
+    _require(isinstance(value, Real), f"{name} is {value!r}: use a number")
+    assert isinstance(value, Real)
+    _within(name, float(value), least, most)
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if least <= value <= most:
+        return
+    where = f"at least {least:g}" if value < least else f"at most {most:g}"
+    raise UsageError(f"{name} is {value:g}: use {where}")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
@@ -87,20 +90,30 @@ class Engine:
         tokens = self._encode(prompt, chat)
         self._check_length(len(tokens), sampling.max_new_tokens)
         decoding = decoding or Decoding()
-        cache = self.full_cache(len(tokens) + sampling.max_new_tokens, decoding)
+        cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
         parts = Parts(self.target, cache, self.draft, decoding)
         return Stream(self, parts, tokens, sampling, on_prefill)
+
+    @torch.inference_mode()
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """The target's logits [vocab] after `tokens`, by plain decoding. Raises `PromptError`."""
+        ids = self._encode(tokens, chat=False)
+        plain = Decoding(method="ar")
+        target = Parts(self.target, self._full_cache(len(ids), plain), None, plain).target
+        return target.logits(ids, 1)[0]
 
     def _encode(self, prompt: str | Sequence[int], chat: bool) -> TokenIds:
         if isinstance(prompt, str):
             messages = [{"role": "user", "content": prompt}]
             prompt = encode_chat(self.tokenizer, messages) if chat else self.tokenizer.encode(prompt)
-        if len(prompt) == 0:
+        elif chat:
+            raise PromptError("a chat message must be text: give a str, or leave chat out for token ids")
+        ids = _integers(prompt)
+        if len(ids) == 0:
             raise PromptError("the prompt is empty: give some text, a file with -f, or - for standard input")
-        tokens = np.asarray(prompt, dtype=np.int32)
-        if tokens.min() < 0 or tokens.max() >= self.target.config.vocab_size:
+        if ids.min() < 0 or ids.max() >= self.target.config.vocab_size:
             raise PromptError(f"the prompt has a token id outside 0..{self.target.config.vocab_size - 1}")
-        return tokens
+        return ids.astype(np.int32)
 
     def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
         limit = self.context_length
@@ -116,7 +129,7 @@ class Engine:
             f"the {limit:,} that the model allows: {remedy}"
         )
 
-    def full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
+    def _full_cache(self, context_length: int, decoding: Decoding) -> FullCache:
         """The cache of the last call, if it was made with the same rotation and remembers queries enough."""
         rope = build_rope(self.target.config, context_length)
         num_queries = NUM_QUERIES + decoding.stride
@@ -133,8 +146,22 @@ class Engine:
         return cache
 
 
+def _integers(prompt: Sequence[int]) -> npt.NDArray[np.integer[Any]]:
+    """Token ids as an array, whatever sequence they came in."""
+    try:
+        ids = np.asarray(prompt)
+    except (ValueError, TypeError, OverflowError):
+        ids = np.asarray(None)
+    if ids.ndim == 1 and (ids.dtype.kind in "iu" or ids.size == 0):
+        return ids.astype(np.int64) if ids.size == 0 else ids
+    raise PromptError("the prompt is neither text nor a sequence of integers: give a str, or a list of token ids")
+
+
 class Stream(Iterator[Completion]):
-    """Iterates over the completions of one call; `generation()` tells at any time what is there so far."""
+    """Iterates over the completions of one call; `generation()` tells at any time what is there so far.
+
+    An exception or Ctrl-C while a token is made ends the stream; what was handed out stays.
+    """
 
     def __init__(
         self,
@@ -157,14 +184,15 @@ class Stream(Iterator[Completion]):
         self._ready: list[Completion] = []  # verified and not yet handed out, last one first
         self._handed_out: list[int] = []
         self._finish_reason: str | None = None
-        self._prefilled = False
+        self._prefilled = self._broken = False
         self._prefill_seconds = self._decode_seconds = 0.0
         self._prefill_tokens = 0
 
     def __next__(self) -> Completion:
+        if self._broken or (self._finish_reason and not self._ready):
+            raise StopIteration
+        self._broken = True  # until this is through: what an interruption left half done is not gone on with
         if not self._ready:
-            if self._finish_reason:
-                raise StopIteration
             with torch.inference_mode():
                 if not self._prefilled:
                     self._prefill()
@@ -172,6 +200,7 @@ class Stream(Iterator[Completion]):
         completion = self._ready.pop()
         self._handed_out.append(completion.token_id)
         self._text.append(completion.text)
+        self._broken = False
         return completion
 
     def generation(self) -> Generation:

@@ -81,7 +81,7 @@ def test_info_reads_the_configuration_and_needs_no_weights(tmp_path: Path, capsy
     assert lines["parameters"] == f"{100 * 8 + 2 * (attention + mlp + norms) + 8:,}"
     assert lines["heads"] == "4, 2 of keys and values, dimension 2"
     assert lines["context"] == "64 tokens"
-    assert "64 bytes per token in float32, 32 in 16 bits" in lines["KV"]
+    assert "32 bytes per token in 16 bits, 64 in float32" in lines["KV"]
     assert lines["vocabulary"] == "100 tokens"
 
 

@@ -31,16 +31,15 @@ class Rotation:
 
     def __init__(self, rope: Rope) -> None:
         self._rope = rope
-        self._at: tuple[int, int, torch.dtype, torch.device] | None = None
-        self._table: tuple[Tensor, Tensor] | None = None
+        self._kept: tuple[tuple[int, int, torch.dtype, torch.device], tuple[Tensor, Tensor]] | None = None
 
     def at(self, start: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         """The table for `n` positions from `start`."""
         at = (start, n, dtype, device)
-        if self._table is None or self._at != at:
-            self._at = at
-            self._table = self._rope.table(torch.arange(start, start + n, device="cpu"), dtype, device)
-        return self._table
+        if self._kept is None or self._kept[0] != at:
+            # Key and table in one assignment: an interruption between two would leave a wrong table for good
+            self._kept = at, self._rope.table(torch.arange(start, start + n, device="cpu"), dtype, device)
+        return self._kept[1]
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

@@ -54,7 +54,8 @@ class SparseCache:
         self._num_chosen = 0  # rows before the tail
         layers, heads, _, dim = source.keys.shape
         self._means = source.keys.new_empty(layers, heads, 0, dim)
-        self._keys = source.keys.new_empty(layers, heads, budget + stride + _DRAFTED_ROWS, dim)
+        capacity = min(budget + stride, source.keys.shape[2]) + _DRAFTED_ROWS
+        self._keys = source.keys.new_empty(layers, heads, capacity, dim)
         self._values = torch.empty_like(self._keys)
 
     @property
@@ -115,6 +116,7 @@ class SparseCache:
             return
         self._tail_start = num_chunks * self._chunk
         self._num_chosen = chosen_chunks * self._chunk
+        self._reserve(self._num_chosen)
         chunks = self._best_chunks(num_chunks, chosen_chunks, at)  # [layers, kv_heads, chosen_chunks]
         for ours, theirs in ((self._keys, self._source.keys), (self._values, self._source.values)):
             whole = theirs[:, :, : num_chunks * self._chunk].view(*theirs.shape[:2], num_chunks, self._chunk, -1)

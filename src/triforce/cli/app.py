@@ -18,6 +18,8 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own). Returns the exit code; `--help` raises SystemExit."""
     _never_fail_on_a_character()
+    if sys.stderr is None:  # closed: `print` would turn to standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         return _run(argv)
     except TriForceError as error:

@@ -163,8 +163,8 @@ def set_threads(threads: int | None) -> None:
     """Let PyTorch and the native kernels use so many threads. Raises `UsageError` for less than 1."""
     if threads is None:
         return
-    if threads < 1:
-        raise UsageError(f"--threads is {threads}: use at least 1")
+    if not 1 <= threads <= 1024:
+        raise UsageError(f"--threads is {threads}: use at least 1 and at most 1024")
     import torch
 
     torch.set_num_threads(threads)

@@ -46,9 +46,11 @@ class Lookup:
         n, kept = self._min_match, self._log.common_prefix(tokens[:-1])
         for end in range(len(self._log), max(kept, n - 1), -1):
             gram = tuple(self._log.ids[end - n : end].tolist())
-            self._ends[gram].pop()
-            if not self._ends[gram]:
-                del self._ends[gram]
+            ends = self._ends.get(gram, [])
+            if ends and ends[-1] == end:  # not so where an interruption came between log and index
+                ends.pop()
+            if not ends:
+                self._ends.pop(gram, None)
         self._log.truncate(kept)
         self._log.append(tokens[kept:-1])
         ids = self._log.ids[max(kept - n + 1, 0) :].tolist()

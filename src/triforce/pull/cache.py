@@ -23,7 +23,10 @@ DEFAULT_DOCUMENT = "hamlet"
 def cache_directory() -> Path:
     """`TRIFORCE_CACHE`, else `triforce` in the user's cache directory. It need not exist."""
     if chosen := os.environ.get("TRIFORCE_CACHE"):
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:  # ~name of nobody
+            raise UsageError(f"TRIFORCE_CACHE is {chosen}: that home directory is unknown, use a full path") from None
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "triforce"
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):

@@ -34,7 +34,20 @@ _WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "pixtral")
 
 
 def tokenizer_from_gguf(get: Metadata, name: str) -> Tokenizer:
-    """The tokeniser in the metadata of the GGUF file called `name`. Raises `ModelError` for kinds it does not know."""
+    """The tokeniser in the metadata of the GGUF file called `name`.
+
+    Raises `ModelError` for kinds it does not know, and for entries that do not fit each other.
+    """
+    try:
+        return _tokenizer(get, name)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever the tokenizers library makes of lists of the wrong type or length
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{name}: damaged tokenizer entries ({reason}); convert or download the file again") from None
+
+
+def _tokenizer(get: Metadata, name: str) -> Tokenizer:
     kind, tokens = get("tokenizer.ggml.model", None), get("tokenizer.ggml.tokens", None)
     if not tokens:
         raise ModelError(f"{name}: holds no vocabulary; use a GGUF file with the tokenizer inside")
