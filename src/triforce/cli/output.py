@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from triforce.completion import Generation, Timings
 
 if TYPE_CHECKING:
-    from triforce.engine import Stream
+    from triforce.stream import Stream
 
 
 class Output:
