@@ -13,7 +13,7 @@ from triforce.models.decoder import Decoder
 from triforce.statistics import LevelStats
 from triforce.tokens import TokenIds
 
-PREFILL_ROWS = 512  # rows of one pass while catching up: enough to keep the arithmetic busy, few enough for memory
+PREFILL_ROWS = 1024  # rows of one pass while catching up: enough to keep the arithmetic busy, few enough for memory
 
 
 class ModelRunner:

@@ -107,3 +107,19 @@ def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_p
     target, middle = ModelRunner("target", decoder, full), ModelRunner("sparse", decoder, sparse)
     target.prefill(tokens[:50])
     torch.testing.assert_close(middle.logits(tokens, 4), target.logits(tokens, 4), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_verified_logits_have_the_bits_of_plain_decodings(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    family, settings = CASES[case]
+    decoder = load_model(saved(tiny_model(family, settings), tmp_path), device="cpu")
+    tokens = np.asarray(random_tokens(90), dtype=np.int32)
+    verified, plain = cache_of(decoder, dtype), cache_of(decoder, dtype)
+    for cache in (verified, plain):
+        ModelRunner("", decoder, cache).prefill(tokens[:70])
+    for end, num_rows in ((71, 1), (73, 2), (80, 7), (90, 10)):
+        together = ModelRunner("", decoder, verified).logits(tokens[:end], num_rows)
+        alone = [ModelRunner("", decoder, plain).logits(tokens[:i], 1) for i in range(end - num_rows + 1, end + 1)]
+        assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(verified.keys[:, :, :89], plain.keys[:, :, :89])

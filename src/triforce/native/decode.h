@@ -20,16 +20,18 @@ static inline float read_half(const uint8_t *p) {
 #endif
 }
 
-// Two halves that lie side by side.
-INLINE void read_halves(const uint8_t *p, float *a, float *b) {
-#if defined(__AVX2__)
+// One half in every lane, and two that lie side by side.
+INLINE vfloat splat_half(const uint8_t *p) { return splat(read_half(p)); }
+
+INLINE void splat_halves(const uint8_t *p, vfloat *a, vfloat *b) {
+#if WIDTH == 8
     int32_t both;
     memcpy(&both, p, 4);
-    __m128 v = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
-    *a = _mm_cvtss_f32(v);
-    *b = _mm_cvtss_f32(_mm_movehdup_ps(v));
+    const __m256 pairs = _mm256_cvtph_ps(_mm_set1_epi32(both));
+    *a = (vfloat)_mm256_moveldup_ps(pairs);
+    *b = (vfloat)_mm256_movehdup_ps(pairs);
 #else
-    *a = read_half(p), *b = read_half(p + 2);
+    *a = splat_half(p), *b = splat_half(p + 2);
 #endif
 }
 
@@ -63,11 +65,24 @@ INLINE vint lanes(void) {
     return v;
 }
 
+// 16 bytes as integers, WIDTH in each of `out`.
+INLINE void widen_16(const uint8_t *p, vint *out) {
+#if WIDTH == 8  // both halves of a register get all bytes, so that each picks its own without crossing over
+    const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    const __m256i first = _mm256_setr_epi64x(0xffffff01ffffff00, 0xffffff03ffffff02, 0xffffff05ffffff04, 0xffffff07ffffff06);
+    out[0] = (vint)_mm256_shuffle_epi8(bytes, first);
+    out[1] = (vint)_mm256_shuffle_epi8(bytes, _mm256_add_epi32(first, _mm256_set1_epi32(8)));
+#else
+    for (int i = 0; i < 16 / WIDTH; i++) out[i] = widen_u8(p + i * WIDTH);
+#endif
+}
+
 // 32 weights from 16 bytes of nibbles, low ones first, with a fifth bit each from `high`: scale * q + offset
-INLINE void decode_nibbles(const uint8_t *q, uint32_t high, int five_bits, float scale, float offset, vfloat *w) {
+INLINE void decode_nibbles(const uint8_t *q, uint32_t high, int five_bits, vfloat scale, vfloat offset, vfloat *w) {
+    vint packed[16 / WIDTH];
+    widen_16(q, packed);
     for (int g = 0; g < VECTORS; g++) {
-        vint packed = widen_u8(q + g * WIDTH % 16);
-        vint value = g * WIDTH < 16 ? packed & 15 : packed >> 4;
+        vint value = g * WIDTH < 16 ? packed[g] & 15 : packed[g - 16 / WIDTH] >> 4;
         if (five_bits) value |= (((vint){0} + (int32_t)high) >> (lanes() + g * WIDTH) & 1) << 4;
         w[g] = to_float(value) * scale + offset;
     }
@@ -114,27 +129,29 @@ INLINE void decode(int type, const uint8_t *row, int64_t group, vfloat *w) {
     const uint8_t *b = groups ? row + group / groups * block_bytes(type) : row + group * GROUP * block_bytes(type);
     const int j = groups ? (int)(group % groups) : 0;
     uint32_t high;
-    float d, m;
+    vfloat d, m;
     switch (type) {
         case WEIGHT_F32: for (int g = 0; g < VECTORS; g++) w[g] = load((const float *)b + g * WIDTH); break;
         case WEIGHT_F16: for (int g = 0; g < VECTORS; g++) w[g] = load_half((const uint16_t *)b + g * WIDTH); break;
         case WEIGHT_BF16: for (int g = 0; g < VECTORS; g++) w[g] = load_bfloat((const uint16_t *)b + g * WIDTH); break;
-        case WEIGHT_Q4_0: decode_nibbles(b + 2, 0, 0, read_half(b), -8 * read_half(b), w); break;
+        case WEIGHT_Q4_0: d = splat_half(b); decode_nibbles(b + 2, 0, 0, d, d * -8, w); break;
         case WEIGHT_Q4_1:
-            read_halves(b, &d, &m);
+            splat_halves(b, &d, &m);
             decode_nibbles(b + 4, 0, 0, d, m, w);
             break;
         case WEIGHT_Q5_0:
             memcpy(&high, b + 2, 4);
-            decode_nibbles(b + 6, high, 1, read_half(b), -16 * read_half(b), w);
+            d = splat_half(b);
+            decode_nibbles(b + 6, high, 1, d, d * -16, w);
             break;
         case WEIGHT_Q5_1:
             memcpy(&high, b + 4, 4);
-            read_halves(b, &d, &m);
+            splat_halves(b, &d, &m);
             decode_nibbles(b + 8, high, 1, d, m, w);
             break;
         case WEIGHT_Q8_0:
-            for (int g = 0; g < VECTORS; g++) w[g] = load_int8((const int8_t *)b + 2 + g * WIDTH) * read_half(b);
+            d = splat_half(b);
+            for (int g = 0; g < VECTORS; g++) w[g] = load_int8((const int8_t *)b + 2 + g * WIDTH) * d;
             break;
         case WEIGHT_Q4_K: decode_q4_q5_k(b, j, 0, w); break;
         case WEIGHT_Q5_K: decode_q4_q5_k(b, j, 1, w); break;

@@ -15,6 +15,7 @@
 typedef struct {
     const float *q;  // [n, heads, dim], rotated
     const void *keys, *values;  // [kv_heads, head_stride / dim, dim]
+    const float *key_scales, *value_scales;  // [kv_heads, head_stride / dim], of 8-bit rows
     const uint8_t *ancestors;  // [n, n] or null
     float *out;  // [n, heads, dim]
     int64_t rows, head_stride, window;
@@ -26,6 +27,7 @@ typedef struct {
     const float *cos, *sin;  // [n, width]: halves repeated, sine signed
     float *rotated;  // [n, heads, dim], the queries
     void *keys, *values;  // [kv_heads, head_stride / dim, dim]
+    float *key_scales, *value_scales;  // [kv_heads, head_stride / dim], of 8-bit rows
     int64_t q_stride, k_stride, v_stride, row, head_stride;  // row: the first new one
     int32_t n, heads, kv_heads, dim, width, type;
 } rotate_args;
@@ -59,11 +61,14 @@ typedef struct {
 
 typedef struct {
     void *keys, *values;  // [layers, kv_heads, head_stride / dim, dim]
+    float *key_scales, *value_scales;  // [layers, kv_heads, head_stride / dim], of 8-bit rows
     float *queries;  // [layers, n, heads, dim], filled with the rotated queries
     const float *cos, *sin;  // [n, width]
     int64_t layer_stride, head_stride, row, window;  // row: where the new rows go, after all that are seen
     int32_t width, type;
 } cache_rows;
+
+extern const kernel_table *chosen;  // the variant in use, of the whole process
 
 API const char *triforce_use(const char *variant);
 API int triforce_threads(void);

@@ -42,6 +42,11 @@ static void norm_heads(const model_weights *m, float *qkv, int n, int first, int
 
 static int64_t layer_bytes(const cache_rows *c, int layer) { return c->layer_stride * row_size(c->type) * layer; }
 
+// The scales of a layer's rows; null, as they are, where rows have none.
+static float *layer_scales(float *scales, const model_weights *m, const cache_rows *c, int layer) {
+    return scales ? scales + c->layer_stride / m->dim * layer : 0;
+}
+
 // Keys and values of qkv become the cache's next rows of this layer; returns the queries, rotated [n, heads, dim].
 static const float *store_rows(const model_weights *m, const layer_weights *w, const cache_rows *c, int layer,
                                float *qkv, int n) {
@@ -57,6 +62,8 @@ static const float *store_rows(const model_weights *m, const layer_weights *w, c
         .rotated = c->queries + (int64_t)layer * n * m->heads * dim,
         .keys = (char *)c->keys + bytes,
         .values = (char *)c->values + bytes,
+        .key_scales = layer_scales(c->key_scales, m, c, layer),
+        .value_scales = layer_scales(c->value_scales, m, c, layer),
         .q_stride = stride,
         .k_stride = stride,
         .v_stride = stride,
@@ -78,6 +85,8 @@ static int attention(const model_weights *m, const cache_rows *c, int layer, con
         .q = q,
         .keys = (const char *)c->keys + layer_bytes(c, layer),
         .values = (const char *)c->values + layer_bytes(c, layer),
+        .key_scales = layer_scales(c->key_scales, m, c, layer),
+        .value_scales = layer_scales(c->value_scales, m, c, layer),
         .out = attended,
         .rows = c->row + n,
         .head_stride = c->head_stride,

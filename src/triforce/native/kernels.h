@@ -9,12 +9,14 @@
 #define MOST_QUERIES 512  // query rows of one KV head: past it, the scores of a block outgrow the second-level cache
 
 #define MOST_WIDTH 16  // floats in the widest vector of any variant
-#define BLOCK 64       // rows met at a time: keys and values of a block fit the first-level cache as floats
-#define ROWS 32        // output rows of a linear layer met at a time, by one thread
+#define BLOCK 64       // rows met at a time: their keys fit the first-level cache as floats
+#define TURNED (BLOCK + MOST_WIDTH)  // floats between elements of turned keys: lines a power of two apart share cache banks
+#define ROWS 32        // output rows of a linear layer met at a time
 
-enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16 };
+// Rows of 8-bit integers have a scale each: a value is the integer times its row's scale.
+enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16, ROW_INT8 };
 
-static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : 2; }
+static inline int row_size(int type) { return type == ROW_FLOAT32 ? 4 : type == ROW_INT8 ? 1 : 2; }
 
 // Weight formats as they lie in a file; the numbers are GGUF's, with bfloat16's too.
 enum weight_type {
@@ -33,17 +35,18 @@ enum weight_type {
 
 // Attention of `num_queries` query rows of one KV head over rows [begin, end) of its keys and values.
 typedef struct {
-    const float *q;  // [num_queries, dim], scaled; row r belongs to new token r / group
+    const float *q;  // [num_queries, dim], scaled, for scores to base 2; row r belongs to new token first_token + r / group
     const void *keys, *values;  // [rows, dim]
+    const float *key_scales, *value_scales;  // [rows], of 8-bit rows
     const uint8_t *ancestors;  // [n, n] or null: which new tokens a new token sees; null: those up to itself
     enum row_type type;
-    int32_t dim, group, num_queries, n;
+    int32_t dim, group, num_queries, n, first_token;
     int64_t rows, window;  // all rows, of which the last n are new; positions seen back (0: all)
 } attend_job;
 
-// Floats that `attend` works in: a block of rows and its scores. A multiple of 16, so that neighbours stay aligned.
+// Floats that `attend` works in: the keys of a block, turned, and its scores. A multiple of 16: neighbours stay aligned.
 static inline int64_t attend_scratch(int dim, int num_queries) {
-    return BLOCK * (int64_t)(dim + MOST_WIDTH + num_queries);
+    return TURNED * (int64_t)dim + BLOCK * (int64_t)num_queries;
 }
 
 typedef struct {
@@ -58,7 +61,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    // Writes the unnormalised output [num_queries, dim], the maxima [num_queries] and the sums [num_queries].
+    // Writes the unnormalised output [num_queries, dim], the maxima (to base 2) and the sums, [num_queries] each.
     // `scratch` [attend_scratch] is the caller's: on a thread's stack, whose size is not ours, it could be too much.
     void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *scratch, float *out, float *max,
                    float *sum);

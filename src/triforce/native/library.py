@@ -193,12 +193,11 @@ def floats(*shape: int) -> Tensor:
 
 
 def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether the native kernel takes this shape: few float32 rows on the CPU, heads that `serves_head` takes."""
+    """Whether the native kernel takes this shape: float32 queries on the CPU, heads that `serves_head` takes."""
     n, heads, dim = q.shape
     kv_heads = len(keys)
     return (
-        n <= NARROW
-        and q.device.type == keys.device.type == values.device.type == "cpu"
+        q.device.type == keys.device.type == values.device.type == "cpu"
         and q.dtype == torch.float32
         and keys.dtype in ROW_TYPES
         and keys.dtype == values.dtype
@@ -206,7 +205,7 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
         and keys.shape[2] == dim
         and serves_head(dim)
         and heads % kv_heads == 0
-        and n * heads // kv_heads <= MOST_QUERIES
+        and min(n, NARROW) * heads // kv_heads <= MOST_QUERIES
         and keys.stride() == values.stride()
         and keys.stride()[1:] == (dim, 1)
     )

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels.h"
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define WIDTH 16
@@ -31,7 +33,7 @@ static inline vfloat load(const float *p) {
 
 static inline void store(float *p, vfloat v) { memcpy(p, &v, sizeof v); }
 
-static inline vfloat splat(float x) { return (vfloat){0} + x; }
+static inline vfloat splat(float x) { return x - (vfloat){0}; }  // x + 0 would be an addition: it turns -0 into 0
 
 static inline float half_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
@@ -167,36 +169,85 @@ static inline float sum(vfloat v) {
 #endif
 }
 
-// out[i] = sum of v[i], four at a time: half the shuffles of four single sums
-static inline void sum4(vfloat a, vfloat b, vfloat c, vfloat d, float *out) {
-#if WIDTH == 8
-    __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps((__m256)a, (__m256)b), _mm256_unpackhi_ps((__m256)a, (__m256)b));
-    __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps((__m256)c, (__m256)d), _mm256_unpackhi_ps((__m256)c, (__m256)d));
-    __m256 all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
-#else
-    out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
-#endif
+// Elements [d, d + WIDTH) of a row of keys or values, and element d alone; 8-bit ones without their scale.
+static inline vfloat load_row(int type, const char *row, int64_t d) {
+    switch (type) {
+        case ROW_FLOAT32: return load((const float *)row + d);
+        case ROW_FLOAT16: return load_half((const uint16_t *)row + d);
+        case ROW_INT8: return load_int8((const int8_t *)row + d);
+    }
+    return load_bfloat((const uint16_t *)row + d);
 }
 
-// exp(x) for x <= 0 to within 2 units in the last place; 0 below -87.
-static inline vfloat exp_negative(vfloat x) {
-    vint tiny = x < -87.0f;
-    vfloat scaled = x * 1.44269504f;
-    vfloat shifted = scaled + 12582912.0f;  // 1.5 * 2^23: rounds to the nearest integer
-    vint exponent = (vint)shifted - 0x4b400000;
-    vfloat n = shifted - 12582912.0f;
-    vfloat r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    vfloat p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    vint power = (exponent + 127) << 23;
-    vint result = (vint)(p * (vfloat)power) & ~tiny;
-    return (vfloat)result;
+static inline float load_one(int type, const char *row, int64_t d) {
+    switch (type) {
+        case ROW_FLOAT32: return ((const float *)row)[d];
+        case ROW_FLOAT16: return half_to_float(((const uint16_t *)row)[d]);
+        case ROW_INT8: return ((const int8_t *)row)[d];
+    }
+    return bfloat_to_float(((const uint16_t *)row)[d]);
+}
+
+// A small square of rows: TILE elements of each of TILE rows, and its columns out[d * stride + row].
+#if WIDTH >= 8
+#define TILE 8
+typedef __m256 vtile;
+
+static inline vtile load_tile(int type, const char *row, int64_t d) {
+    switch (type) {
+        case ROW_FLOAT32: return _mm256_loadu_ps((const float *)row + d);
+        case ROW_FLOAT16: return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)row + d)));
+        case ROW_INT8: return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(row + d))));
+    }
+    const __m128i narrow = _mm_loadu_si128((const __m128i *)((const uint16_t *)row + d));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
+}
+
+static inline void turn_tile(const vtile *rows, float *out, int64_t stride) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 4; i++) {
+        a[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int half = 0; half < 2; half++) {
+            b[i + 2 * half] = _mm256_shuffle_ps(a[i + half], a[i + half + 2], 0x44);
+            b[i + 2 * half + 1] = _mm256_shuffle_ps(a[i + half], a[i + half + 2], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(out + i * stride, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
+        _mm256_storeu_ps(out + (i + 4) * stride, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+    }
+}
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+#define TILE 4
+typedef float32x4_t vtile;
+
+static inline vtile load_tile(int type, const char *row, int64_t d) { return (vtile)load_row(type, row, d); }
+
+static inline void turn_tile(const vtile *rows, float *out, int64_t stride) {
+    const float32x4_t a = vtrn1q_f32(rows[0], rows[1]), b = vtrn2q_f32(rows[0], rows[1]);
+    const float32x4_t c = vtrn1q_f32(rows[2], rows[3]), d = vtrn2q_f32(rows[2], rows[3]);
+    vst1q_f32(out, vcombine_f32(vget_low_f32(a), vget_low_f32(c)));
+    vst1q_f32(out + stride, vcombine_f32(vget_low_f32(b), vget_low_f32(d)));
+    vst1q_f32(out + 2 * stride, vcombine_f32(vget_high_f32(a), vget_high_f32(c)));
+    vst1q_f32(out + 3 * stride, vcombine_f32(vget_high_f32(b), vget_high_f32(d)));
+}
+#endif
+
+// 2^x for x <= 0 to within 2 units in the last place; 0 below -126.
+static inline vfloat exp2_negative(vfloat x) {
+    const vint tiny = x < -126.0f;
+    const vfloat shifted = x + 12582912.0f;  // 1.5 * 2^23: rounds to the nearest integer
+    const vfloat r = x - (shifted - 12582912.0f);
+    vfloat p = splat(1.53800356e-4f);
+    p = p * r + 1.34055165e-3f;
+    p = p * r + 9.61836707e-3f;
+    p = p * r + 5.55031113e-2f;
+    p = p * r + 2.40226477e-1f;
+    p = p * r + 6.93147242e-1f;
+    p = p * r + 1.0f;
+    return (vfloat)(((vint)p + ((vint)shifted << 23)) & ~tiny);
 }
 
 #endif

@@ -20,7 +20,7 @@ class Attend(ctypes.Structure):
     """attend_args"""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("q", "keys", "values", "ancestors", "out")),
+        *((name, c_void_p) for name in ("q", "keys", "values", "key_scales", "value_scales", "ancestors", "out")),
         *((name, c_int64) for name in ("rows", "head_stride", "window")),
         *((name, c_int32) for name in ("n", "heads", "kv_heads", "dim", "type")),
     ]
@@ -30,7 +30,10 @@ class Rotate(ctypes.Structure):
     """rotate_args"""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("q", "k", "v", "cos", "sin", "rotated", "keys", "values")),
+        *(
+            (name, c_void_p)
+            for name in ("q", "k", "v", "cos", "sin", "rotated", "keys", "values", "key_scales", "value_scales")
+        ),
         *((name, c_int64) for name in ("q_stride", "k_stride", "v_stride", "row", "head_stride")),
         *((name, c_int32) for name in ("n", "heads", "kv_heads", "dim", "width", "type")),
     ]
@@ -89,7 +92,7 @@ class CacheRows(ctypes.Structure):
     """cache_rows"""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("keys", "values", "queries", "cos", "sin")),
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales", "queries", "cos", "sin")),
         *((name, c_int64) for name in ("layer_stride", "head_stride", "row", "window")),
         *((name, c_int32) for name in ("width", "type")),
     ]
