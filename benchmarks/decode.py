@@ -128,8 +128,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--budget", type=int, default=Decoding.budget)
-    parser.add_argument("--gamma1", type=int, default=Decoding.gamma1)
-    parser.add_argument("--gamma2", type=int, default=Decoding.gamma2)
+    parser.add_argument("--gamma1", type=int)
+    parser.add_argument("--gamma2", type=int)
     parser.add_argument("--policy", default=Decoding.policy)
     return parser.parse_args()
 

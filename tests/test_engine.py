@@ -16,13 +16,13 @@ from triforce.errors import ModelError, PromptError, UsageError
 from triforce.methods import METHODS
 
 PROMPT = "It was the best of times, it was the worst of times. " * 6  # 318 tokens
-SMALL = {"budget": 64, "chunk": 4, "sinks": 8, "recent": 16, "stride": 8, "slots": 48}
+SMALL = {"budget": 64, "chunk": 4, "sinks": 8, "recent": 16, "stride": 8, "slots": 48, "gamma1": 4, "gamma2": 6}
 
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
 
-def decoding(method: str, **changes: int) -> Decoding:
+def decoding(method: str, **changes: int | None) -> Decoding:
     return Decoding(method=method, **{**SMALL, **changes})  # type: ignore[arg-type]
 
 
@@ -34,6 +34,21 @@ def test_greedy_tokens_are_those_of_plain_decoding(method: str, draft_seed: int 
     plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
     assert engine.generate(PROMPT, sampling, decoding(method)).token_ids == plain.token_ids
     assert plain.completion_tokens == 80
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_depths_left_to_the_clock_change_no_token(method: str) -> None:
+    engine, sampling = tiny_engine(draft_seed=1), SamplingParams(max_new_tokens=80)
+    plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
+    free = decoding(method, gamma1=None, gamma2=None)
+    assert engine.generate(PROMPT, sampling, free).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_seed_repeats_a_text_though_depths_are_left_to_the_clock(method: str) -> None:
+    sampling, free = SamplingParams(temperature=0.8, seed=7, max_new_tokens=40), decoding(method, gamma2=None)
+    texts = {tuple(tiny_engine().generate(PROMPT, sampling, free).token_ids) for _ in range(3)}
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize("method", list(METHODS))

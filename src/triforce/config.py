@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 from triforce.errors import UsageError
 
 _MOST = 2**24  # tokens or rows: above any context
-_DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
+DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
+_GAMMA1, _GAMMA2 = 4, 4  # depths where the clock must not choose them
 _COLDEST = 1e-37  # the least temperature that logits can be divided by
 
 
@@ -45,14 +46,15 @@ class SamplingParams:
 class Decoding:
     """How to decode: the method and the sizes of its levels. No setting here changes the law of the output.
 
-    `gamma1` tokens are drafted for the sparse level, `gamma2` for the target. `budget` rows are kept per KV head by
+    `gamma1` tokens are drafted for the sparse level, `gamma2` for the target; None lets measured costs and acceptance
+    choose at every step, none at all below break-even. `budget` rows are kept per KV head by
     the sparse level: `sinks` first rows, the `recent` last ones, and the best chunks of `chunk` rows in between,
     selected by `policy` anew every `stride` committed tokens. `slots` rows are seen by a small model's streaming cache.
     """
 
     method: str = "triforce"
-    gamma1: int = 4
-    gamma2: int = 6
+    gamma1: int | None = None
+    gamma2: int | None = None
     budget: int = 1024
     chunk: int = 8
     sinks: int = 16
@@ -64,8 +66,9 @@ class Decoding:
     def __post_init__(self) -> None:
         _require(isinstance(self.method, str), f"method is {self.method!r}: use a name")
         _require(isinstance(self.policy, str), f"policy is {self.policy!r}: use a name")
-        _whole("gamma1", self.gamma1, 1, _DEEPEST)
-        _whole("gamma2", self.gamma2, 1, _DEEPEST)
+        for name in ("gamma1", "gamma2"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1, DEEPEST)
         _whole("chunk", self.chunk, 1, _MOST)
         _whole("sinks", self.sinks, 0, _MOST)
         _whole("recent", self.recent, 1, _MOST)
@@ -77,6 +80,10 @@ class Decoding:
             f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use --budget {least} or more",
         )
         _whole("slots", self.slots, self.sinks + 16, 2**16)
+
+    def without_clock(self) -> Decoding:
+        """The same with fixed depths: what is drawn then depends on the seed alone, and not on how fast passes were."""
+        return replace(self, gamma1=self.gamma1 or _GAMMA1, gamma2=self.gamma2 or _GAMMA2)
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:

@@ -87,6 +87,8 @@ class Engine:
         tokens = self._encode(prompt, chat)
         self._check_length(len(tokens), sampling.max_new_tokens)
         decoding = decoding or Decoding()
+        if sampling.seed is not None and sampling.temperature > 0:
+            decoding = decoding.without_clock()
         cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
         parts = Parts(self.target, cache, self.draft, decoding)
         return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds)

@@ -8,6 +8,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
 from triforce.caches.streaming import StreamingCache
 from triforce.config import Decoding
+from triforce.drafters.adaptive import Adaptive
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
@@ -20,6 +21,9 @@ from triforce.runner import ModelRunner
 from triforce.speculative import Drafter
 from triforce.statistics import LevelStats
 
+# The most tokens that are drafted at a time where depth is left open: a verifying pass is all arithmetic beyond.
+_MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
+
 
 class Parts:
     """What a method builds from; `levels` lists the statistics of all that was built, the target's first."""
@@ -30,9 +34,10 @@ class Parts:
         self.decoding = decoding
         self.levels: list[LevelStats] = [self.target.stats]
         self._cache = cache
+        self._lookup: Lookup | None = None
 
-    def cascade(self, inner: Callable[[Parts], Drafter]) -> Cascade:
-        """The target's weights over a sparse cache, sped up by an inner drafter."""
+    def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
+        """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
         d = self.decoding
         cache = SparseCache(
             self._cache,
@@ -45,13 +50,30 @@ class Parts:
         )
         runner = ModelRunner("sparse", self.target.model, cache)
         self.levels.append(runner.stats)
-        return Cascade(runner, inner(self), d.gamma1)
+        if inner is None:
+            return Cascade(runner, NoDrafter(), 0)
+        drafter = inner(self)
+        if d.gamma1 is None:
+            drafter = Adaptive(runner.stats, [(drafter, _MOST_INNER)])
+        return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
+
+    def paced(self, drafter: Drafter, most: int) -> Drafter:
+        """`drafter` with `gamma2` tokens at a time or, where that is left open, as many as pay."""
+        return drafter if self.decoding.gamma2 else Adaptive(self.target.stats, [(drafter, most)])
+
+    def triforce(self) -> Drafter:
+        """All levels; where depth is left open also lookup alone, which wins while the text repeats itself."""
+        cascade = self.cascade(Parts.fastest)
+        if self.decoding.gamma2:
+            return cascade
+        return Adaptive(self.target.stats, [(self.lookup(), _MOST_COPIED), (cascade, _MOST_DRAFTED)])
 
     def lookup(self) -> Lookup:
-        """Prompt lookup."""
-        drafter = Lookup(self.target.model.config.vocab_size)
-        self.levels.append(drafter.stats)
-        return drafter
+        """Prompt lookup, one for all levels."""
+        if self._lookup is None:
+            self._lookup = Lookup(self.target.model.config.vocab_size)
+            self.levels.append(self._lookup.stats)
+        return self._lookup
 
     def small(self) -> ModelDrafter:
         """The draft model, or without one the target's own weights, over a streaming cache."""
@@ -75,10 +97,10 @@ class Parts:
 
 METHODS: dict[str, Callable[[Parts], Drafter]] = {
     "ar": lambda _: NoDrafter(),
-    "lookup": Parts.lookup,
-    "draft": Parts.small,
-    "retrieval": lambda parts: parts.cascade(lambda _: NoDrafter()),
-    "triforce": lambda parts: parts.cascade(Parts.fastest),
+    "lookup": lambda parts: parts.paced(parts.lookup(), _MOST_COPIED),
+    "draft": lambda parts: parts.paced(parts.small(), _MOST_DRAFTED),
+    "retrieval": lambda parts: parts.paced(parts.cascade(), _MOST_DRAFTED),
+    "triforce": Parts.triforce,
 }
 
 

@@ -50,7 +50,10 @@ class Runner(Protocol):
 class Drafter(Protocol):
     """A level that proposes."""
 
-    stats: LevelStats
+    @property
+    def stats(self) -> LevelStats:
+        """The books of what proposed last."""
+        ...
 
     def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
         """About `depth` tokens to follow `tokens`, or None; whether to propose one may depend on those before it."""

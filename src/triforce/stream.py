@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from triforce.completion import Completion, Generation, Timings
-from triforce.config import SamplingParams
+from triforce.config import DEEPEST, SamplingParams
 from triforce.methods import Parts, create_drafter
 from triforce.sampling import Sampler
 from triforce.speculative import step
@@ -101,7 +101,7 @@ class Stream(Iterator[Completion]):
 
     def _step(self) -> None:
         start = time.perf_counter()
-        depth = min(self._parts.decoding.gamma2, self._limit - len(self._tokens) - 1)
+        depth = min(self._parts.decoding.gamma2 or DEEPEST, self._limit - len(self._tokens) - 1)
         verdict = step(self._tokens, self._parts.target, self._drafter, depth, self._sampler)
         for token, level in zip(verdict.tokens, verdict.levels, strict=True):
             self._tokens = extend(self._tokens, [token])

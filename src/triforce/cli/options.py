@@ -93,14 +93,14 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=defaults.gamma1,
         metavar="N",
-        help="tokens drafted for the sparse level (default: %(default)s)",
+        help="tokens drafted for the sparse level (default: as measured costs and acceptance suggest)",
     )
     group.add_argument(
         "--gamma2",
         type=int,
         default=defaults.gamma2,
         metavar="N",
-        help="tokens drafted for the target (default: %(default)s)",
+        help="tokens drafted for the target (default: as measured, none where that would not pay)",
     )
     group.add_argument(
         "--policy",

@@ -13,7 +13,7 @@ class Cascade:
     """Drafts with `runner`, itself sped up by `drafter`, which proposes `inner_depth` tokens at a time.
 
     Every token it emits, accepted, corrected or bonus, follows the runner's law, so that law is the draft law. Steps
-    go on until `depth` tokens are there; the last one may overshoot, which depends on earlier tokens only.
+    go on until `depth` tokens are there; the last one drafts no more than is missing.
     """
 
     def __init__(self, runner: Runner, drafter: Drafter, inner_depth: int) -> None:
@@ -26,7 +26,8 @@ class Cascade:
         verdicts = []
         drafted = 0
         while drafted < depth:
-            verdict = step(tokens, self._runner, self._drafter, self._inner_depth, sampler)
+            inner = min(self._inner_depth, depth - drafted - 1)
+            verdict = step(tokens, self._runner, self._drafter, inner, sampler)
             tokens = extend(tokens, verdict.tokens)
             drafted += len(verdict.tokens)
             verdicts.append(verdict)

@@ -117,14 +117,26 @@ static void merge_all(const attend_args *a, const plan *p, const float *parts) {
         }
 }
 
+// Memory for so many floats, of the calling thread and kept for its next call: pages that are new every time cost more
+// than attention over a thousand rows. Null when memory is short.
+static float *workspace(int64_t floats) {
+    static _Thread_local char *memory;
+    static _Thread_local int64_t held;
+    if (floats > held) {
+        free(memory);
+        memory = malloc(sizeof(float) * floats + LINE);
+        held = memory ? floats : 0;
+    }
+    return memory ? (float *)(memory + LINE - (uintptr_t)memory % LINE) : 0;
+}
+
 // Attention of the last n rows over all rows; 0, or -1 when memory is short.
 API int triforce_attend(const attend_args *a) {
     const plan p = plan_of(a);
     const int threads = omp_get_max_threads(), tasks = (int)(p.splits * p.tiles) * a->kv_heads;
     const int64_t scratch_size = attend_scratch(a->dim, p.tokens * p.group), q_size = (int64_t)a->n * a->heads * a->dim;
-    char *memory = malloc(sizeof(float) * (threads * scratch_size + q_size + tasks * p.part) + LINE);
-    if (!memory) return -1;
-    float *scratch = (float *)(memory + LINE - (uintptr_t)memory % LINE);  // one for each thread
+    float *scratch = workspace(threads * scratch_size + q_size + tasks * p.part);  // first, one for each thread
+    if (!scratch) return -1;
     float *q = scratch + threads * scratch_size, *parts = q + q_size;
     gather_queries(a, q);
     // Neighbours for one thread, which then reads one stream; not all at once, so that a late thread is helped
@@ -135,7 +147,6 @@ API int triforce_attend(const attend_args *a) {
         attend_task(a, &p, q, task, scratch + omp_get_thread_num() * scratch_size, parts + task * p.part);
     }
     merge_all(a, &p, parts);
-    free(memory);
     return 0;
 }
 

@@ -150,6 +150,11 @@ static inline vfloat larger(vfloat a, vfloat b) {
 }
 
 static inline float highest(vfloat v) {
+#if WIDTH == 8
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+#endif
     float most = v[0];
     for (int i = 1; i < WIDTH; i++) most = v[i] > most ? v[i] : most;
     return most;
@@ -235,8 +240,8 @@ static inline void turn_tile(const vtile *rows, float *out, int64_t stride) {
 }
 #endif
 
-// 2^x for x <= 0 to within 2 units in the last place; 0 below -126.
-static inline vfloat exp2_negative(vfloat x) {
+// 2^x for x < 127 to within 2 units in the last place; 0 below -126.
+static inline vfloat exp2_small(vfloat x) {
     const vint tiny = x < -126.0f;
     const vfloat shifted = x + 12582912.0f;  // 1.5 * 2^23: rounds to the nearest integer
     const vfloat r = x - (shifted - 12582912.0f);

@@ -1,0 +1,149 @@
+"""Which drafter, and how deep: what gives most tokens per second by costs and acceptance measured so far, nothing below
+break-even. A cost model with measured numbers in place of a table (as in Sequoia, arXiv 2402.12374, section 3.2).
+
+Exact whatever it chooses: a choice depends on committed tokens and on the clock, never on a token not yet verified. It
+is told nothing: how much of its last draft was accepted shows in the tokens that followed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from triforce.sampling import Sampler
+from triforce.speculative import Draft, Drafter
+from triforce.statistics import LevelStats
+from triforce.tokens import TokenIds
+
+_PASSES = 5  # of each size, whose median cost counts
+_DRAFTS = 9  # drafts whose median cost counts
+_DECAY = 0.9  # of acceptance counts, per draft
+_PRIOR = 2.0  # weight of the first guess, in tokens
+_FIRST_DEPTH = 3  # of a drafter that was never tried
+_LONGEST_WAIT = 128  # steps until a drafter that does not pay is tried again
+
+
+class Verifier:
+    """Seconds of a verifying pass of n rows, fitted as a + b n to recent passes."""
+
+    def __init__(self, stats: LevelStats) -> None:
+        self._stats = stats
+        self._seen = stats.passes, stats.seconds
+        self._seconds: dict[int, deque[float]] = {}  # by number of rows
+
+    def observe(self, rows: int) -> None:
+        """What has been spent since the last call was one pass of `rows`, unless there were none or several."""
+        passes, seconds = self._stats.passes - self._seen[0], self._stats.seconds - self._seen[1]
+        self._seen = self._stats.passes, self._stats.seconds
+        if passes == 1:
+            self._seconds.setdefault(rows, deque(maxlen=_PASSES)).append(seconds)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether passes of two sizes were seen, one row among them."""
+        return 1 in self._seconds and len(self._seconds) > 1
+
+    def fit(self) -> tuple[float, float]:
+        """(a, b), both at least 0, by least squares over the median of each size; only where it `is_known`."""
+        sizes, medians = list(self._seconds), [statistics.median(seconds) for seconds in self._seconds.values()]
+        size, seconds = statistics.fmean(sizes), statistics.fmean(medians)
+        spread = sum((n - size) ** 2 for n in sizes)
+        slope = sum((n - size) * (s - seconds) for n, s in zip(sizes, medians, strict=True)) / spread
+        b = min(max(slope, 0.0), seconds / size)
+        return seconds - b * size, b
+
+
+@dataclass
+class Option:
+    """One drafter, what was learned of it, and the most tokens to ask of it."""
+
+    drafter: Drafter
+    most: int
+    accepted: float = 0.8 * _PRIOR
+    tested: float = _PRIOR
+    costs: deque[float] = field(default_factory=lambda: deque(maxlen=_DRAFTS))  # seconds per drafted token
+    wait: int = 0  # steps until it is tried again
+    waited: int = 1
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Count an outcome; tokens after the first rejected one were not tested."""
+        self.accepted = self.accepted * _DECAY + accepted
+        self.tested = self.tested * _DECAY + min(accepted + 1, drafted)
+
+    def best(self, a: float, b: float, most: int) -> tuple[float, int]:
+        """The highest tokens per second, and the depth that gives it, by a verifier that costs a + b n."""
+        alpha, cost = min(self.accepted / self.tested, 0.999), statistics.median(self.costs)
+        rates = [
+            ((1 - alpha ** (depth + 1)) / (1 - alpha) / (depth * cost + a + b * (depth + 1)), depth)
+            for depth in range(1, most + 1)
+        ]
+        return max(rates, default=(0.0, 0))
+
+
+class Adaptive:
+    """Chooses among `drafters`, each with the most tokens to draft at once; `verifier`: the books of what verifies."""
+
+    def __init__(self, verifier: LevelStats, drafters: Sequence[tuple[Drafter, int]]) -> None:
+        self._verifier = Verifier(verifier)
+        self._options = [Option(drafter, most) for drafter, most in drafters]
+        self._chosen = self._options[-1]
+        self._length = 0  # of the sequence that the last draft followed
+        self._drafted: list[int] = []
+
+    @property
+    def stats(self) -> LevelStats:
+        """Those of the drafter chosen last."""
+        return self._chosen.drafter.stats
+
+    def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
+        self._learn(tokens)
+        draft = None
+        for option, wanted in self._plan(depth) if depth else []:
+            start = time.perf_counter()
+            draft = option.drafter.propose(tokens, wanted, sampler)
+            if draft:
+                option.costs.append((time.perf_counter() - start) / len(draft.tokens))
+                self._chosen = option
+                break
+        self._length, self._drafted = len(tokens), draft.tokens if draft else []
+        return draft
+
+    def _learn(self, tokens: TokenIds) -> None:
+        """What became of the last draft. A sequence that was cut back or left alone tells nothing."""
+        followed = tokens[self._length :].tolist()
+        drafted = self._drafted[: len(followed)]
+        if followed:
+            self._verifier.observe(len(self._drafted) + 1)
+        if drafted and len(followed) <= len(self._drafted) + 1:
+            accepted = next((i for i, token in enumerate(drafted) if followed[i] != token), len(drafted))
+            self._chosen.observe(len(drafted), accepted)
+
+    def _plan(self, depth: int) -> list[tuple[Option, int]]:
+        """Drafters to ask, in order, and how many tokens of each; the first one with an answer is taken."""
+        plan = [(math.inf, option, min(depth, _FIRST_DEPTH)) for option in self._options if not option.costs]
+        tried = [option for option in self._options if option.costs]
+        if self._verifier.is_known:
+            a, b = self._verifier.fit()
+            plain = 1 / (a + b)
+            for option in tried:
+                rate, wanted = option.best(a, b, min(depth, option.most))
+                if rate > plain:
+                    option.wait, option.waited = 0, 1
+                    plan.append((rate, option, wanted))
+                elif self._is_due(option):
+                    plan.append((plain, option, min(depth, 1)))
+        plan.sort(key=lambda entry: -entry[0])
+        return [(option, wanted) for _, option, wanted in plan]
+
+    @staticmethod
+    def _is_due(option: Option) -> bool:
+        """Whether a drafter that does not pay has waited long enough to be tried again; it waits longer each time."""
+        option.wait += 1
+        if option.wait < option.waited:
+            return False
+        option.wait, option.waited = 0, min(2 * option.waited, _LONGEST_WAIT)
+        return True
