@@ -20,6 +20,7 @@ from triforce.config import Decoding, SamplingParams
 from triforce.methods import METHODS
 from triforce.pull import document_path
 
+
 def main() -> int:
     args = _arguments()
     engine = triforce.load(

@@ -4,8 +4,8 @@
 
 Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), another layer's at every call, as in
 decoding, so that they come from memory. The pass over all weights as filed is one native call over a cache of 16 rows,
-and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak of fused
-multiply-adds cannot be had from Python, and is higher. Medians of 15 runs after 8. The last line is JSON.
+and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak of
+fused multiply-adds cannot be had from Python, and is higher. Medians of 15 runs after 8. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _targets(rows: dict[str, dict[str, Any]]) -> list[Target]:
         name = {"of_bandwidth": "copy bandwidth", "of_peak": "the square product"}[bound]
         targets.append(Target(f"verification, 8 rows over 32,768: share of {name}, which binds", row[bound], 0.6))
     row = rows["all weights, 1 rows"]
-    targets.append(Target("all weights, 1 row: times bytes / copy bandwidth", 1 / row["of_bandwidth"], 1.5, at_most=True))
+    targets.append(
+        Target("all weights, 1 row: times bytes / copy bandwidth", 1 / row["of_bandwidth"], 1.5, at_most=True)
+    )
     return targets
 
 

@@ -3,10 +3,10 @@
     python benchmarks/overhead.py
 
 Over a cache of random rows (see synthetic.py) each pass is timed whole (`ModelRunner.logits`: sync, embedding, layers,
-head) and inside the library (every native call: dequantised embedding, `triforce_forward`, the head); the rest is Python's share.
-Sampling is a law and a draw from real logits, given as its share of one sampled row: pass, law and draw. For 152K words the
-logits are the model's own, continued by likelier ones' copies far lower, and the pass is SmolLM2's too, so that its share
-is an upper bound: a model with such a vocabulary has a longer pass. The last line is JSON.
+head) and inside the library (every native call: embedding, `triforce_forward`, head); the rest is Python's share.
+Sampling is a law and a draw from real logits, given as its share of one sampled row: pass, law and draw. For 152K words
+the logits are the model's own, followed by copies far lower, and the pass is SmolLM2's, so that its share is an upper
+bound: a model with such a vocabulary has a longer pass. The last line is JSON.
 """
 
 from __future__ import annotations

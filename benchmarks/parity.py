@@ -8,7 +8,7 @@ TIE = 1e-3  # relative difference of logits below which rounding may choose
 
 
 def compare(engine: Engine, prompt: list[int], plain: list[int], others: list[int]) -> dict[str, object]:
-    """`verdict` "equal", "tie" or "differs", the number of equal tokens, and the two logits' relative gap behind them."""
+    """`verdict` "equal", "tie" or "differs", how many tokens are equal, and the relative gap of the two logits then."""
     if others == plain:
         return {"verdict": "equal", "tokens": len(plain)}
     at = next((i for i, (a, b) in enumerate(zip(plain, others, strict=False)) if a != b), None)
