@@ -4,8 +4,8 @@
     python benchmarks/decode.py --contexts 8064 16384 --texts quote code --repeats 3 --methods ar lookup triforce
 
 Per context and prompt the methods run in turn over one prefilled cache; ratios to `ar` are taken prompt by prompt.
-Greedy tokens are compared with plain decoding's. `--texts` are plays, files, or two made texts that repeat their context
-(see texts.py): `quote` and `code`. A text too short is followed by the next one. The last line is JSON.
+Greedy tokens are compared with plain decoding's. `--texts` are plays, files, or two made texts that repeat their
+context (see texts.py): `quote` and `code`. A text too short is followed by the next one. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 No prompt is read: the full cache holds random rows (see synthetic.py), the tokens are a text repeated. Contexts are
 visited in turn, and at each visit calls are timed after one that is not, so that noise of the machine is shared and a
-context does not pay for the visit before it. Renewing the selection grows with the context and is reported apart, spread over the
-tokens that it serves; a pass over the full cache is given for comparison. The last line is JSON.
+context does not pay for the visit before it. Renewing the selection grows with the context and is reported apart,
+spread over the tokens that it serves; a pass over the full cache is given for comparison. The last line is JSON.
 """
 
 from __future__ import annotations
