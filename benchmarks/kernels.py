@@ -5,7 +5,8 @@
 Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), another layer's at every call, as in
 decoding, so that they come from memory. The pass over all weights as filed is one native call over a cache of 16 rows,
 and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak of
-fused multiply-adds cannot be had from Python, and is higher. Medians of 15 runs after 8. The last line is JSON.
+fused multiply-adds cannot be had from Python, and is higher. Medians of 15 turns of 5 calls
+each, after 8 turns that do not count. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from triforce.native import Kernels, kernels
 HEADS, KV_HEADS, DIM = 9, 3, 64
 FLUSHED = 256 << 20  # bytes of rows to go through before the same are read again: more than a processor's caches
 HELD = 16  # rows in the cache of a pass over weights
-WARM_UP = 8
+WARM_UP = 8  # turns
+CALLS = 5  # in each turn: in decoding, too, one layer follows the other
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def _measure(works: dict[str, Kernel], runs: int) -> dict[str, dict[str, Any]]:
     """Each of `works` in turn with a copy and two products."""
     copy, products = Copy(), {f"product {size}": Product(size) for size in (1024, 2048)}
     machine: dict[str, Callable[[], object]] = {"copy": copy, **products}
-    seconds = in_turn({**machine, **{name: kernel.work for name, kernel in works.items()}}, runs, WARM_UP)
+    kernels_work = {name: kernel.work for name, kernel in works.items()}
+    seconds = in_turn({**machine, **kernels_work}, runs, WARM_UP, CALLS)
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     bandwidth = copy.num_bytes / medians["copy"]
     peak = max(product.operations / medians[name] for name, product in products.items())

@@ -66,7 +66,8 @@ class Theirs:
     def __call__(self, new: int, lookup: int | None = None) -> Run:
         """Greedy; `lookup` tokens are proposed by prompt lookup."""
         clock, length = Clock(), self._prompt.shape[1]
-        self._cache.crop(length - 1)
+        if (excess := self._cache.get_seq_length() - (length - 1)) > 0:
+            self._cache.crop(-excess)
         with torch.inference_mode():
             out = self._model.generate(
                 self._prompt,
