@@ -1,27 +1,33 @@
 """Decode speed of our own methods on real text: medians and spreads from one run, the same prompts for every method.
 
-    python benchmarks/decode.py --contexts 4096 8192 16384 --methods ar retrieval triforce
+    python benchmarks/decode.py --contexts 8064 16384 32768 --texts hamlet lear othello macbeth tempest
+    python benchmarks/decode.py --contexts 8064 16384 --texts quote code --repeats 3 --methods ar lookup triforce
 
 Per context and prompt the methods run in turn over one prefilled cache; ratios to `ar` are taken prompt by prompt.
-Greedy tokens are compared with plain decoding's. The last line is JSON.
+Greedy tokens are compared with plain decoding's. `--texts` are plays, files, or two made texts that repeat their
+context (see texts.py): `quote` and `code`. A text too short is followed by the next one. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from measuring import Target, finish, spread
+from texts import kind_of, prompt_tokens
 
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.native import kernels
-from triforce.pull import document_path
+
+# The best method by plain decoding: contexts (those of up to 5 % less count as them) and ratios.
+TARGETS = {"prose": {8192: 1.2, 16_384: 1.4, 32_768: 1.7}, "repeating": {8192: 2.0, 16_384: 3.0}}
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Row:
     """One method on one prompt."""
 
     context: int
+    kind: str
     prompt: str
     method: str
     tokens_per_second: float
@@ -39,24 +46,23 @@ class Row:
 def main() -> None:
     args = _arguments()
     torch.manual_seed(0)
-    texts = [(Path(name).stem, _text(name)) for name in args.texts]
     rows: list[Row] = []
     for context in args.contexts:
         factor = -(-(context + args.new) // args.trained_context)
         scaling = f"yarn:{factor}" if factor > 1 else None
         engine = triforce.load(args.model, draft=args.draft, dtype=args.dtype, rope_scaling=scaling)
-        for name, text in texts:
+        for name in args.texts:
             for offset in range(args.repeats):
-                rows += _measure(engine, args, context, f"{name}+{offset}", text, offset)
+                rows += _measure(engine, args, context, name, offset)
     _report(rows, args)
 
 
-def _measure(engine: Engine, args: argparse.Namespace, context: int, name: str, text: str, offset: int) -> list[Row]:
-    tokens = engine.tokenizer.encode(text)
-    start = offset * context // 2
-    prompt = tokens[start : start + context]
-    if len(prompt) < context:
-        sys.exit(f"{name} has {len(tokens)} tokens, too few for {context} at offset {start}")
+def _measure(engine: Engine, args: argparse.Namespace, context: int, text: str, offset: int) -> list[Row]:
+    try:
+        prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
+    except ValueError as error:
+        sys.exit(str(error))
+    name = f"{Path(text).stem}+{offset}"
     rows = []
     for method in args.methods:
         sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, seed=offset, max_new_tokens=args.new)
@@ -65,7 +71,9 @@ def _measure(engine: Engine, args: argparse.Namespace, context: int, name: str, 
         )
         done = engine.generate(prompt, sampling, decoding)
         acceptance = {level.name: level.accepted / level.drafted for level in done.levels if level.drafted}
-        row = Row(context, name, method, done.timings.decode_tokens_per_second, acceptance, done.token_ids)
+        row = Row(
+            context, kind_of(text), name, method, done.timings.decode_tokens_per_second, acceptance, done.token_ids
+        )
         rows.append(row)
         shown = " ".join(f"{level} {rate:.2f}" for level, rate in acceptance.items())
         seconds = " ".join(f"{level.name} {level.passes}x {level.seconds:.2f}s" for level in done.levels)
@@ -75,43 +83,46 @@ def _measure(engine: Engine, args: argparse.Namespace, context: int, name: str, 
 
 def _report(rows: list[Row], args: argparse.Namespace) -> None:
     native = kernels()
-    variant = native.variant if native else "pytorch"
-    summary = []
-    print(f"\n{'context':>7} {'method':10} {'tok/s median (min-max)':28} {'x ar median (min-max)':26} tokens as ar")
-    for context in args.contexts:
-        plain = {row.prompt: row for row in rows if row.context == context and row.method == "ar"}
-        for method in args.methods:
-            ours = [row for row in rows if row.context == context and row.method == method]
-            speeds = [row.tokens_per_second for row in ours]
-            ratios = [row.tokens_per_second / plain[row.prompt].tokens_per_second for row in ours if plain]
-            same = sum(row.token_ids == plain[row.prompt].token_ids for row in ours if plain)
-            print(
-                f"{context:7} {method:10} {_spread(speeds):28} {_spread(ratios):26} "
-                + (f"{same}/{len(ours)}" if plain and args.temperature == 0 else "-")
-            )
-            summary.append(
-                {"context": context, "method": method, "tokens_per_second": speeds, "ratios": ratios, "same": same}
-            )
-    print(
-        json.dumps(
+    plain = {(row.context, row.prompt): row for row in rows if row.method == "ar"}
+    summary: list[dict[str, Any]] = []
+    print(f"\n{'context':>7} {'text':9} {'method':10} {'tok/s median (min-max)':28} {'x ar':26} tokens as ar")
+    for context, kind, method in dict.fromkeys((row.context, row.kind, row.method) for row in rows):
+        ours = [row for row in rows if (row.context, row.kind, row.method) == (context, kind, method)]
+        pairs = [(row, plain[context, row.prompt]) for row in ours if plain]
+        speeds = [row.tokens_per_second for row in ours]
+        ratios = [row.tokens_per_second / ar.tokens_per_second for row, ar in pairs]
+        same = sum(row.token_ids == ar.token_ids for row, ar in pairs)
+        shown = f"{same}/{len(ours)}" if plain and args.temperature == 0 else "-"
+        print(f"{context:7} {kind:9} {method:10} {spread(speeds):28} {spread(ratios):26} {shown}")
+        summary.append(
             {
-                "benchmark": "decode",
-                "settings": vars(args),
-                "threads": torch.get_num_threads(),
-                "kernels": variant,
-                "rows": summary,
+                "context": context,
+                "kind": kind,
+                "method": method,
+                "tokens_per_second": speeds,
+                "ratios": ratios,
+                "same": same,
+                "prompts": [row.prompt for row in ours],
             }
         )
-    )
+    settings = {**vars(args), "kernels": native.variant if native else "pytorch"}
+    finish("decode", settings, summary, _targets(summary))
 
 
-def _spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"
-
-
-def _text(name: str) -> str:
-    path = Path(name)
-    return (path if path.exists() else document_path(name)).read_text(encoding="utf-8", errors="replace")
+def _targets(summary: list[dict[str, Any]]) -> list[Target]:
+    """The best method's median ratio against its target, per context and kind of text that have one."""
+    targets = []
+    for context, kind in dict.fromkeys((row["context"], row["kind"]) for row in summary):
+        medians = {
+            row["method"]: statistics.median(row["ratios"])
+            for row in summary
+            if (row["context"], row["kind"]) == (context, kind) and row["method"] != "ar" and row["ratios"]
+        }
+        wanted = [ratio for least, ratio in TARGETS[kind].items() if 0.95 * least <= context <= least]
+        if medians and wanted:
+            best = max(medians, key=medians.__getitem__)
+            targets.append(Target(f"{kind}, {context} tokens: {best} by plain decoding", medians[best], wanted[0]))
+    return targets
 
 
 def _arguments() -> argparse.Namespace:

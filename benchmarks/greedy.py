@@ -13,13 +13,12 @@ import argparse
 import json
 import sys
 
+from parity import compare
+
 import triforce
 from triforce.config import Decoding, SamplingParams
-from triforce.engine import Engine
 from triforce.methods import METHODS
 from triforce.pull import document_path
-
-TIE = 1e-3  # relative difference of logits below which rounding may choose
 
 
 def main() -> int:
@@ -40,27 +39,13 @@ def main() -> int:
             for method in args.methods:
                 ours = engine.generate(prompt, sampling, Decoding(method=method)).token_ids
                 rows.append(
-                    {"context": context, "text": name, "method": method, **_compare(engine, prompt, plain, ours)}
+                    {"context": context, "text": name, "method": method, **compare(engine, prompt, plain, ours)}
                 )
                 print(" ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     failures = [row for row in rows if row["verdict"] == "differs"]
     print(f"{len(rows)} runs, {len(failures)} failures, {sum(row['verdict'] == 'tie' for row in rows)} ties")
     print(json.dumps({"benchmark": "greedy", "settings": vars(args), "rows": rows}))
     return 1 if failures else 0
-
-
-def _compare(engine: Engine, prompt: list[int], plain: list[int], ours: list[int]) -> dict[str, object]:
-    if ours == plain:
-        return {"verdict": "equal", "tokens": len(plain)}
-    at = next(i for i, (a, b) in enumerate(zip(plain, ours, strict=False)) if a != b)
-    gap = _relative_gap(engine, [*prompt, *plain[:at]], plain[at], ours[at])
-    return {"verdict": "tie" if gap < TIE else "differs", "tokens": at, "relative_gap": gap}
-
-
-def _relative_gap(engine: Engine, tokens: list[int], first: int, second: int) -> float:
-    """How far apart the target's logits for two candidates are after `tokens`."""
-    logits = engine.logits(tokens)
-    return float((logits[first] - logits[second]).abs() / logits[first].abs())
 
 
 def _arguments() -> argparse.Namespace:

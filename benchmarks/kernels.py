@@ -1,74 +1,153 @@
-"""The native kernels against what the machine can do: bandwidth and rates measured in the same run.
+"""The native kernels against what the machine can do: bandwidth and rates measured in turn with them.
 
     python benchmarks/kernels.py
 
-Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64); the linear pass reads all of its
-weights as they lie in the file. Medians of 9 runs. The last line is JSON.
+Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), another layer's at every call, as in
+decoding, so that they come from memory. The pass over all weights as filed is one native call over a cache of 16 rows,
+and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak of
+fused multiply-adds cannot be had from Python, and is higher. Medians of 15 turns of 5 calls
+each, after 8 turns that do not count. The last line is JSON.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import itertools
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from measuring import Copy, Product, Target, finish, in_turn, spread
 
 import triforce
-from triforce.machine import copy_bandwidth, median_seconds, multiply_rate
-from triforce.models.weights import Weights
-from triforce.native import kernels
+from triforce.caches.full import FullCache
+from triforce.models.decoder import Decoder
+from triforce.models.rope_scaling import build_rope
+from triforce.native import Kernels, kernels
 
-RUNS = 9
 HEADS, KV_HEADS, DIM = 9, 3, 64
+FLUSHED = 256 << 20  # bytes of rows to go through before the same are read again: more than a processor's caches
+HELD = 16  # rows in the cache of a pass over weights
+WARM_UP = 8  # turns
+CALLS = 5  # in each turn: in decoding, too, one layer follows the other
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Something to run, the bytes it must read and the multiplications and additions it must do."""
+
+    work: Callable[[], object]
+    num_bytes: int
+    operations: int
 
 
 def main() -> None:
+    args = _arguments()
+    torch.manual_seed(0)
     native = kernels()
     assert native is not None, "native kernels are not built: install a C compiler, then triforce again"
-    bandwidth, peak = copy_bandwidth(), multiply_rate()
-    print(
-        f"{native.variant}, {native.num_threads} threads, copy {bandwidth / 1e9:.1f} GB/s, "
-        f"product {peak / 1e9:.0f} GFLOP/s\n"
-    )
-    rows = []
-    for num_rows in (1024, 32_768, 131_072):
-        keys, values = (torch.randn(2, KV_HEADS, num_rows, DIM)).half()
-        for n in (1, 4, 8):
-            q = torch.randn(n, HEADS, DIM)
-            seconds = median_seconds(lambda q=q, keys=keys, values=values: native.attend(q, keys, values), RUNS)
-            rows.append(_row(f"attend {n} x {num_rows:,}", seconds, 2 * keys.nbytes, 4 * n * HEADS * num_rows * DIM))
-    weights = triforce.load("smollm2").target._weights
-    rows += [_linear_row(weights, n) for n in (1, 2, 4, 8)]
-    for row in rows:
-        row["of_bandwidth"], row["of_peak"] = row["bytes_per_second"] / bandwidth, row["flops"] / peak
+    print(f"{native.variant}, {native.num_threads} threads\n")
+    model = triforce.load("smollm2").target
+    rows: dict[str, dict[str, Any]] = {}
+    for num_rows in args.rows:
+        rows |= _measure(_attention(native, num_rows), args.runs)
+    rows |= _measure({f"all weights, {n} rows": _weights_pass(model, n) for n in (1, 2, 4, 8)}, args.runs)
+    finish("kernels", {**vars(args), "variant": native.variant}, list(rows.values()), _targets(rows))
+
+
+def _measure(works: dict[str, Kernel], runs: int) -> dict[str, dict[str, Any]]:
+    """Each of `works` in turn with a copy and two products."""
+    copy, products = Copy(), {f"product {size}": Product(size) for size in (1024, 2048)}
+    machine: dict[str, Callable[[], object]] = {"copy": copy, **products}
+    kernels_work = {name: kernel.work for name, kernel in works.items()}
+    seconds = in_turn({**machine, **kernels_work}, runs, WARM_UP, CALLS)
+    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    bandwidth = copy.num_bytes / medians["copy"]
+    peak = max(product.operations / medians[name] for name, product in products.items())
+    print(f"copy {bandwidth / 1e9:.1f} GB/s, product {peak / 1e9:.0f} GFLOP/s")
+    rows = {}
+    for name, kernel in works.items():
+        read, done = kernel.num_bytes / medians[name], kernel.operations / medians[name]
+        rows[name] = {
+            "what": name,
+            "seconds": seconds[name],
+            "copy_bandwidth": bandwidth,
+            "product_rate": peak,
+            "of_bandwidth": read / bandwidth,
+            "of_peak": done / peak,
+        }
         print(
-            f"{row['what']:24} {row['seconds'] * 1e3:8.2f} ms {row['bytes_per_second'] / 1e9:7.1f} GB/s "
-            f"({row['of_bandwidth']:4.0%} of copy) {row['flops'] / 1e9:7.1f} GFLOP/s ({row['of_peak']:4.0%} of product)"
+            f"{name:22} {spread(seconds[name], 1e3):>22} ms {read / 1e9:6.1f} GB/s ({read / bandwidth:4.0%} of copy) "
+            f"{done / 1e9:6.1f} GFLOP/s ({done / peak:4.0%} of product)",
+            flush=True,
         )
-    print(
-        json.dumps(
-            {"benchmark": "kernels", "variant": native.variant, "bandwidth": bandwidth, "peak": peak, "rows": rows}
-        )
-    )
+    return rows
 
 
-def _linear_row(weights: Weights, n: int) -> dict[str, float | str]:
-    """One pass of `n` rows over every matrix of SmolLM2-135M, as filed."""
+def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
+    """1, 4 and 8 queries over `num_rows` rows, of one layer after the other."""
+    num_bytes = 2 * KV_HEADS * num_rows * DIM * 2
+    layers = torch.randn(-(-FLUSHED // num_bytes), 2, KV_HEADS, num_rows, DIM, dtype=torch.float16)
+    turn = itertools.cycle(layers.unbind(0))
+
+    def kernel(n: int) -> Kernel:
+        q = torch.randn(n, HEADS, DIM)
+
+        def work() -> None:
+            keys, values = next(turn)
+            native.attend(q, keys, values)
+
+        return Kernel(work, num_bytes, 4 * n * HEADS * num_rows * DIM)
+
+    return {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
+
+
+def _weights_pass(model: Decoder, n: int) -> Kernel:
+    """`n` rows through every matrix of the model, as filed: all layers in one call, and the head."""
+    weights, config = model._weights, model.config
+    cache = FullCache(model.cache_shape, build_rope(config), capacity=HELD + n, dtype=torch.float16)
+    cache.keys.zero_(), cache.values.zero_()
+    cache.log.append([0] * HELD)
+    rows, native_pass = cache.rows(n, model.dtype), model._native_pass
+    assert native_pass is not None
+    start = torch.randn(n, config.hidden_size)
+
+    def work() -> None:
+        hidden = native_pass(start.clone(), rows)
+        assert hidden is not None
+        model.logits(hidden)
+
     matrices = [matrix for layer in weights.layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     matrices.append(weights.head)
-    inputs = {matrix.width: torch.randn(n, matrix.width) for matrix in matrices}
-
-    def run() -> None:
-        for matrix in matrices:
-            matrix.apply(inputs[matrix.width])
-
     num_bytes = sum(part.weights.nbytes for matrix in matrices for part in matrix.parts)
-    return _row(
-        f"all weights, {n} rows", median_seconds(run, RUNS), num_bytes, 2 * n * sum(m.out * m.width for m in matrices)
+    return Kernel(work, num_bytes, 2 * n * sum(matrix.out * matrix.width for matrix in matrices))
+
+
+def _targets(rows: dict[str, dict[str, Any]]) -> list[Target]:
+    """The three lines of the project's targets, as far as their rows were measured."""
+    targets = [
+        Target(f"attention, 1 row over {num_rows:,}: share of copy bandwidth", row["of_bandwidth"], 0.7)
+        for num_rows in (32_768, 131_072)
+        if (row := rows.get(f"attend 1 x {num_rows:,}"))
+    ]
+    if row := rows.get("attend 8 x 32,768"):
+        bound = max(("of_bandwidth", "of_peak"), key=row.__getitem__)
+        name = {"of_bandwidth": "copy bandwidth", "of_peak": "the square product"}[bound]
+        targets.append(Target(f"verification, 8 rows over 32,768: share of {name}, which binds", row[bound], 0.6))
+    row = rows["all weights, 1 rows"]
+    targets.append(
+        Target("all weights, 1 row: times bytes / copy bandwidth", 1 / row["of_bandwidth"], 1.5, at_most=True)
     )
+    return targets
 
 
-def _row(what: str, seconds: float, num_bytes: int, operations: int) -> dict[str, float | str]:
-    return {"what": what, "seconds": seconds, "bytes_per_second": num_bytes / seconds, "flops": operations / seconds}
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1024, 32_768, 131_072])
+    parser.add_argument("--runs", type=int, default=15)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
