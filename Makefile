@@ -11,7 +11,7 @@ endif
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check format sanitize clean
+.PHONY: demo test check format sanitize sanitize-tests clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -29,15 +29,14 @@ format: $(VENV)/installed-dev
 	$(BIN)/python -m ruff format
 	$(BIN)/python -m ruff check --fix
 
-# The native kernels once more, with every access of memory and every overflow checked; needs GCC. Takes minutes.
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
-sanitize: $(VENV)/installed-dev
-	$(PIP) install --quiet 'setuptools>=77'
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cp -r src "$$folder" && rm -f "$$folder"/src/triforce/native/_kernels* && \
-	  CFLAGS='-g1 $(SANITIZE)' LDFLAGS='$(SANITIZE)' $(BIN)/python setup.py -q build_ext \
-	    --build-temp "$$folder/objects" --build-lib "$$folder/src" && \
-	  LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$$folder/src" \
-	    $(BIN)/python -m pytest -s -p no:cacheprovider tests/test_native.py
+# The native kernels under AddressSanitizer, UBSan and ThreadSanitizer: random calls for so many seconds each. Needs GCC.
+SECONDS ?= 20
+sanitize:
+	tests/native/sanitize.sh $(SECONDS)
+
+# And the kernels' tests under AddressSanitizer and UBSan. Takes minutes.
+sanitize-tests: $(VENV)/installed-dev
+	PYTHON=$(BIN)/python tests/native/sanitize.sh $(SECONDS) tests/test_native.py tests/models/test_native_pass.py
 
 clean:
 	rm -f src/triforce/native/_kernels*

@@ -49,7 +49,7 @@ class BuildKernels(build_ext):
         flags = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden", "-fPIC"]
         macros: list[tuple[str, str | None]] = [(f"TRIFORCE_{name.upper()}", None) for name in variants]
         jobs = [(f"kernels_{name}.c", [*flags, *extra]) for name, extra in variants.items()]
-        jobs += [(source, [*flags, *openmp]) for source in ("drivers.c", "attention.c", "forward.c")]
+        jobs += [(source, [*flags, *openmp]) for source in ("drivers.c", "attention.c", "forward.c", "select.c")]
 
         def compiled(job: tuple[str, list[str]]) -> list[str]:
             source, options = str(NATIVE / job[0]), job[1]

@@ -36,6 +36,18 @@ def test_greedy_tokens_are_those_of_plain_decoding(method: str, draft_seed: int 
     assert plain.completion_tokens == 80
 
 
+@pytest.mark.parametrize("policy", ["retrieval", "attention"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_greedy_tokens_over_rows_of_8_bits_are_those_of_plain_decoding_over_them(method: str, policy: str) -> None:
+    engine, sampling = tiny_engine(draft_seed=0, cache_dtype=torch.int8), SamplingParams(max_new_tokens=80)
+    plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
+    settings = Decoding(method=method, policy=policy, **SMALL)  # type: ignore[arg-type]
+    assert engine.generate(PROMPT, sampling, settings).token_ids == plain.token_ids
+    exact = tiny_engine().logits(plain.token_ids[:60])
+    assert not torch.equal(engine.logits(plain.token_ids[:60]), exact)  # another model, by its cache
+    torch.testing.assert_close(engine.logits(plain.token_ids[:60]), exact, rtol=0.2, atol=0.2)
+
+
 @pytest.mark.parametrize("method", list(METHODS))
 def test_depths_left_to_the_clock_change_no_token(method: str) -> None:
     engine, sampling = tiny_engine(draft_seed=1), SamplingParams(max_new_tokens=80)

@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "native": {"errors"},
     "attention": {"native"},
     "machine": {"attention", "native"},
-    "policies": {"errors"},
+    "policies": {"attention", "errors"},
     "caches": {"attention", "policies", "tokens"},
     "models": {"config", "errors", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},

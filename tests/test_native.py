@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from triforce.attention import reference
+from triforce.attention.int8 import dequantise, quantise
 from triforce.attention.rope import Rope
 from triforce.errors import UsageError
 from triforce.models.matrix import Filed, FiledMatrix
-from triforce.native import NARROW, Kernels, kernels, library, serves_attention, why_missing
+from triforce.native import NARROW, ROW_TYPES, Kernels, kernels, library, serves_attention, why_missing
 
 BUILT = library._built()
 FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -57,7 +58,20 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def stored(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Sequence[Tensor]]:
+    """Rows [2, kv_heads, rows, dim] as a cache of `dtype` keeps them, and their scales if it has any."""
+    if dtype != torch.int8:
+        return rows.to(dtype), ()
+    held, scales = quantise(rows)
+    return held, tuple(scales)
+
+
+def cut(rows: Tensor, scales: Sequence[Tensor], end: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The first `end` keys and values, and their scales."""
+    return rows[0, :, :end], rows[1, :, :end], tuple(side[:, :end] for side in scales)
+
+
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 def test_attention_equals_the_reference_over_random_shapes(native: Kernels, dtype: torch.dtype) -> None:
     @given(
         n=st.integers(1, NARROW),
@@ -73,27 +87,32 @@ def test_attention_equals_the_reference_over_random_shapes(native: Kernels, dtyp
         n: int, before: int, kv_heads: int, group: int, dim: int, window: int | None, scale: float, seed: int
     ) -> None:
         q = normal(n, kv_heads * group, dim, seed=seed) * scale
-        rows = normal(2, kv_heads, n + before + 3, dim, seed=seed + 1).to(dtype)
-        keys, values = rows[0, :, : n + before], rows[1, :, : n + before]
+        rows = stored(normal(2, kv_heads, n + before + 3, dim, seed=seed + 1), dtype)
+        keys, values, scales = cut(*rows, n + before)
         assert serves_attention(q, keys, values)
-        expected = reference.attend(q.double(), keys.double(), values.double(), window).float()
+        expected = reference.attend(q.double(), keys.double(), values.double(), window)
+        if scales:
+            keys_read, values_read = dequantise(keys, scales[0]).double(), dequantise(values, scales[1]).double()
+            expected = reference.attend(q.double(), keys_read, values_read, window)
         atol = 2e-5 * max(scale / 5, 1)  # the rounding of a score grows with it, and is the error of its weight
-        torch.testing.assert_close(native.attend(q, keys, values, window), expected, rtol=2e-4, atol=atol)
+        ours = native.attend(q, keys, values, window, None, scales)
+        torch.testing.assert_close(ours, expected.float(), rtol=2e-4, atol=atol)
 
     check()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize("window", [None, 700])
 def test_a_query_among_others_gets_the_bits_that_it_gets_alone(
     native: Kernels, dtype: torch.dtype, window: int | None
 ) -> None:
     n, rows = 20, 1291  # the new rows straddle blocks, and the rows several splits
-    q, held = normal(n, 6, 64), normal(2, 2, rows, 64, seed=1).to(dtype)
-    together = native.attend(q, held[0], held[1], window)
+    q, held = normal(n, 6, 64), stored(normal(2, 2, rows, 64, seed=1), dtype)
+    keys, values, scales = cut(*held, rows)
+    together = native.attend(q, keys, values, window, None, scales)
     for i in range(n):
-        seen = held[:, :, : rows - n + 1 + i]
-        assert torch.equal(native.attend(q[i : i + 1], seen[0], seen[1], window)[0], together[i])
+        keys, values, scales = cut(*held, rows - n + 1 + i)
+        assert torch.equal(native.attend(q[i : i + 1], keys, values, window, None, scales)[0], together[i])
 
 
 @pytest.mark.parametrize("n", [65, 200])
@@ -202,7 +221,7 @@ def test_pytorchs_defaults_do_not_matter(native: Kernels) -> None:
         assert (ours.dtype, ours.device) == (theirs.dtype, theirs.device)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize("n", [1, 5])
 def test_rotated_rows_are_stored_as_pytorch_stores_them(native: Kernels, dtype: torch.dtype, n: int) -> None:
     qkv = normal(n, 4 + 2 + 2, 32)
@@ -210,12 +229,34 @@ def test_rotated_rows_are_stored_as_pytorch_stores_them(native: Kernels, dtype: 
     rope = Rope(1e4 ** -(torch.arange(0, 24, 2, dtype=torch.float64) / 24), scale=1.1)  # 24 of 32 dimensions
     table = rope.table(torch.arange(1000, 1000 + n), torch.float32, torch.device("cpu"))
     ours, theirs = torch.zeros(2, 2, 9, 32, dtype=dtype), torch.zeros(2, 2, 9, 32, dtype=dtype)
-    rotated = native.rotate_and_store(q, k, v, table, ours[0], ours[1], 3)
-    expected = reference.rotate_and_store(q, k, v, table, theirs[0], theirs[1], 3)
+    our_scales, their_scales = (tuple(torch.zeros(2, 2, 9, 1)) if dtype == torch.int8 else () for _ in range(2))
+    rotated = native.rotate_and_store(q, k, v, table, ours[0], ours[1], 3, our_scales)
+    expected = reference.rotate_and_store(q, k, v, table, theirs[0], theirs[1], 3, their_scales)
     torch.testing.assert_close(rotated, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ours, theirs, rtol=0.01 if dtype == torch.bfloat16 else 1e-3, atol=1e-6)
+    tolerance = {torch.bfloat16: (0.01, 1e-6), torch.int8: (0, 1)}.get(dtype, (1e-3, 1e-6))
+    torch.testing.assert_close(ours, theirs, rtol=tolerance[0], atol=tolerance[1])
     assert torch.equal(ours[1], theirs[1])
     assert ours[:, :, :3].eq(0).all()
+    for our_side, their_side in zip(our_scales, their_scales, strict=True):
+        torch.testing.assert_close(our_side, their_side, rtol=1e-6, atol=0)
+        assert our_side[:, :3].eq(0).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-40, 2e-30, 1.0, 1e30])
+def test_rows_of_8_bits_are_pytorchs_to_the_bit(native: Kernels, scale: float) -> None:
+    n = 20
+    k, v = normal(2, n, 2, 32) * scale
+    v[0] = 0
+    v[1] = torch.arange(32) * scale * 0.5 * 127 / 15.5  # halves between integers go to the even one
+    k[:, :, 7] *= 50
+    still = torch.ones(n, 1, 16), torch.zeros(n, 1, 16)
+    ours, scales = torch.full((2, 2, n, 32), 7, dtype=torch.int8), torch.full((2, 2, n, 1), 7.0)
+    native.rotate_and_store(normal(n, 4, 32), k, v, still, ours[0], ours[1], 0, tuple(scales))
+    expected, expected_scales = quantise(torch.stack((k, v)).transpose(1, 2))
+    assert torch.equal(ours, expected)
+    assert torch.equal(scales, expected_scales)
+    error = (dequantise(ours, scales) - torch.stack((k, v)).transpose(1, 2)).abs()
+    assert bool((error <= 0.501 * scales + 1e-30).all())
 
 
 def blocks(kind: str, rows: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -330,10 +371,36 @@ def test_rows_and_tables_that_c_could_not_read_are_refused(native: Kernels) -> N
             native.rotate_and_store(q, k, k, bad_table, keys, values, row)
     with pytest.raises(AssertionError):
         native.attend(q, rows[0], rows[1], None, torch.ones(2, 2))
+    held, scales = quantise(rows)
+    good = tuple(scales)
+    native.attend(q, held[0], held[1], None, None, good)
+    for keys, values, bad_scales in (
+        (held[0], held[1], ()),
+        (held[0], held[1], good[:1]),
+        (rows[0], rows[1], good),
+        (held[0], held[1], tuple(side[:, :8] for side in good)),
+        (held[0], held[1], tuple(side.double() for side in good)),
+        (held[0], held[1], tuple(scales.transpose(0, 1).contiguous().transpose(0, 1))),
+        (held[0, :, :8], held[1, :, :8], tuple(side[:, :8].clone() for side in good)),
+    ):
+        with pytest.raises(AssertionError):
+            native.attend(q, keys, values, None, None, bad_scales)
+        with pytest.raises(AssertionError):
+            native.rotate_and_store(q, k, k, table, keys, values, 0, bad_scales)
     with pytest.raises(AssertionError):
         native.dequantise(torch.zeros(2, 18, dtype=torch.int8), 2, 32)
     with pytest.raises(AssertionError):
         native.rms_norm(normal(2, 4), normal(8)[::2], 1e-5)
+    with pytest.raises(AssertionError):
+        native.gather_chunks(
+            rows, torch.tensor([[[0], [2]], [[0], [0]]]), 4, torch.empty(2, 2, 4, 32)
+        )  # 9 rows, no third
+    with pytest.raises(AssertionError):
+        native.gather_chunks(rows, torch.zeros(2, 2, 2, dtype=torch.int64), 4, torch.empty(2, 2, 7, 32))
+    with pytest.raises(AssertionError):
+        native.score_chunks(normal(2, 3, 4, 32), held, scales[:, :, :8])
+    with pytest.raises(AssertionError):
+        native.score_chunks(normal(2, 3, 5, 32), held, scales)
     assert not serves_attention(normal(2, 5, 32), rows[0], rows[1])
     assert not serves_attention(normal(2, 4, 16), rows[0], rows[1])
     assert not serves_attention(q, rows[0], rows[1, :, :8])

@@ -67,6 +67,11 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(backend, {})
 
 
-def tiny_engine(eos_token_ids: tuple[int, ...] = (), draft_seed: int | None = None, max_position: int = 512) -> Engine:
+def tiny_engine(
+    eos_token_ids: tuple[int, ...] = (),
+    draft_seed: int | None = None,
+    max_position: int = 512,
+    cache_dtype: torch.dtype = torch.float32,
+) -> Engine:
     draft = tiny_decoder(draft_seed) if draft_seed is not None else None
-    return Engine(tiny_decoder(0, eos_token_ids, max_position), byte_tokenizer(), draft, 0.0)
+    return Engine(tiny_decoder(0, eos_token_ids, max_position), byte_tokenizer(), draft, 0.0, cache_dtype)

@@ -169,11 +169,12 @@ def load(
 
     `draft` is a smaller model of the same vocabulary. `dtype` is that of the weights, `cache_dtype` that of the keys
     and values kept: float32, bfloat16, float16 or auto, which keeps weights as the file has them and rows in float16
-    where native kernels read those. `rope_scaling` as "yarn:2" extends the target past its trained context. Raises
-    `ModelError` for what cannot be loaded, `UsageError` for settings that cannot be honoured.
+    where native kernels read those. Rows can also be int8, each with a scale. `rope_scaling` as "yarn:2" extends the
+    target past its trained context. Raises `ModelError` for what cannot be loaded, `UsageError` for settings that
+    cannot be honoured.
     """
     from triforce.models import load_model
-    from triforce.models.load import parse_dtype
+    from triforce.models.load import parse_cache_dtype
     from triforce.pull import resolve_model
     from triforce.text.tokenizer import load_tokenizer
 
@@ -188,5 +189,5 @@ def load(
         if load_tokenizer(draft_path).vocabulary() != tokenizer.vocabulary():
             raise ModelError(f"{draft} has another vocabulary than {model}: choose a drafter of the same tokenizer")
         drafter = load_model(draft_path, dtype=dtype, device=device)
-    rows = parse_dtype(cache_dtype) or (torch.float16 if target.reads_half_rows else target.dtype)
+    rows = parse_cache_dtype(cache_dtype) or (torch.float16 if target.reads_half_rows else target.dtype)
     return Engine(target, tokenizer, drafter, time.perf_counter() - start, rows)

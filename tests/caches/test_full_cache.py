@@ -20,26 +20,29 @@ DECODER = tiny_decoder()
 WINDOWED = tiny_decoder(sliding_window=7)
 
 
-def new_cache(decoder: TinyDecoder = DECODER, capacity: int = 4, num_queries: int = 6) -> FullCache:
-    return FullCache(decoder.cache_shape, decoder.rope, capacity=capacity, num_queries=num_queries, dtype=torch.float64)
+def new_cache(
+    decoder: TinyDecoder = DECODER, capacity: int = 4, num_queries: int = 6, dtype: torch.dtype = torch.float64
+) -> FullCache:
+    return FullCache(decoder.cache_shape, decoder.rope, capacity=capacity, num_queries=num_queries, dtype=dtype)
 
 
-def fresh(decoder: TinyDecoder, tokens: TokenIds, num_rows: int) -> Tensor:
-    return runner_over("fresh", decoder, new_cache(decoder, capacity=512)).logits(tokens, num_rows)
+def fresh(decoder: TinyDecoder, tokens: TokenIds, num_rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return runner_over("fresh", decoder, new_cache(decoder, capacity=512, dtype=dtype)).logits(tokens, num_rows)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
 @pytest.mark.parametrize("decoder", [DECODER, WINDOWED], ids=["all rows", "sliding window"])
 @settings(max_examples=25)
 @given(prompt=st.integers(1, 60), history=st.lists(turns(), min_size=1, max_size=5), num_rows=st.integers(1, 3))
 def test_any_history_gives_the_logits_of_a_fresh_cache(
-    decoder: TinyDecoder, prompt: int, history: list[Turn], num_rows: int
+    decoder: TinyDecoder, dtype: torch.dtype, prompt: int, history: list[Turn], num_rows: int
 ) -> None:
-    runner = runner_over("target", decoder, new_cache(decoder))
+    runner = runner_over("target", decoder, new_cache(decoder, dtype=dtype))
     tokens = random_tokens(prompt)
 
     def visit(sequence: TokenIds) -> None:
         rows = min(num_rows, len(sequence))
-        assert_same(runner.logits(sequence, rows), fresh(decoder, sequence, rows))
+        assert_same(runner.logits(sequence, rows), fresh(decoder, sequence, rows, dtype))
         assert runner.cache.length == len(sequence)
 
     for turn in history:

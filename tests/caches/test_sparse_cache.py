@@ -23,6 +23,7 @@ from tiny import (
 )
 from torch import Tensor
 
+from triforce.attention.int8 import dequantise, quantise
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES, SparseCache
 from triforce.policies import POLICIES, create_policy
@@ -44,33 +45,37 @@ class Levels:
 
 
 def new_levels(
-    policy: str = "retrieval", decoder: TinyDecoder = DECODER, budget: int = BUDGET, recent: int = RECENT
+    policy: str = "retrieval",
+    decoder: TinyDecoder = DECODER,
+    budget: int = BUDGET,
+    recent: int = RECENT,
+    dtype: torch.dtype = torch.float64,
 ) -> Levels:
-    full = FullCache(
-        decoder.cache_shape, decoder.rope, capacity=8, num_queries=NUM_QUERIES + STRIDE, dtype=torch.float64
-    )
+    full = FullCache(decoder.cache_shape, decoder.rope, capacity=8, num_queries=NUM_QUERIES + STRIDE, dtype=dtype)
     cache = SparseCache(
         full, create_policy(policy), budget=budget, chunk=CHUNK, sinks=SINKS, recent=recent, stride=STRIDE
     )
     return Levels(runner_over("target", decoder, full), runner_over("sparse", decoder, cache), full, cache)
 
 
-def fresh_logits(policy: str, tokens: TokenIds, drafted: list[int], num_rows: int) -> Tensor:
+def fresh_logits(
+    policy: str, tokens: TokenIds, drafted: list[int], num_rows: int, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """Logits of new caches, where the full one has read all of `tokens` but the last and the sparse one drafts on."""
-    levels = new_levels(policy)
+    levels = new_levels(policy, dtype=dtype)
     levels.target.prefill(tokens[:-1])
     return levels.sparse.logits(extend(tokens, drafted), num_rows)
 
 
 def chosen(cache: SparseCache) -> Tensor:
     """Copies of the rows before the tail: [layers, kv_heads, chosen, dim]."""
-    return cache._keys[:, :, : cache._num_chosen].clone()
+    return cache._planes[0][:, :, : cache._num_chosen].clone()
 
 
 def assert_rows_are_the_full_caches(levels: Levels, committed: int) -> None:
     cache, full = levels.cache, levels.full
     first, tail = cache._num_chosen, cache._tail_start
-    for ours, theirs in ((cache._keys, full.keys), (cache._values, full.values)):
+    for ours, theirs in zip(cache._planes, full.planes, strict=True):
         assert torch.equal(ours[:, :, first : first + committed - tail], theirs[:, :, tail:committed])
         for layer in range(len(ours)):
             for head in range(ours.shape[1]):
@@ -78,13 +83,15 @@ def assert_rows_are_the_full_caches(levels: Levels, committed: int) -> None:
                     assert bool((theirs[layer, head, :tail] == row).all(-1).any())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "dtype"), [*((policy, torch.float64) for policy in POLICIES), ("retrieval", torch.int8)]
+)
 @settings(max_examples=20)
 @given(prompt=st.integers(1, 90), history=st.lists(turns(), min_size=1, max_size=6), num_rows=st.integers(1, 3))
 def test_any_history_gives_the_logits_of_fresh_caches(
-    policy: str, prompt: int, history: list[Turn], num_rows: int
+    policy: str, dtype: torch.dtype, prompt: int, history: list[Turn], num_rows: int
 ) -> None:
-    levels = new_levels(policy)
+    levels = new_levels(policy, dtype=dtype)
     tokens = random_tokens(prompt)
     levels.target.prefill(tokens[:-1])
     for turn in history:
@@ -93,7 +100,7 @@ def test_any_history_gives_the_logits_of_fresh_caches(
         for n in range(len(turn.drafted) + 1):
             rows = min(num_rows, n + 1)
             logits = levels.sparse.logits(extend(tokens, turn.drafted[:n]), rows)
-            assert_same(logits, fresh_logits(policy, tokens, turn.drafted[:n], rows))
+            assert_same(logits, fresh_logits(policy, tokens, turn.drafted[:n], rows, dtype))
             assert_rows_are_the_full_caches(levels, len(tokens) - 1)
         levels.target.logits(extend(tokens, turn.drafted), len(turn.drafted) + 1)
         accepted = extend(tokens, turn.drafted[: turn.accepted])
@@ -196,7 +203,7 @@ def test_budget_sinks_and_recent_window_hold_at_each_renewal(policy: str, budget
         assert levels.cache.num_rows >= min(end, budget - 2 * CHUNK + 1)
         assert end - levels.cache._tail_start >= min(recent, end)
         first = min(sinks, end)
-        assert torch.equal(levels.cache._keys[:, :, :first], levels.full.keys[:, :, :first])
+        assert torch.equal(levels.cache._planes[0][:, :, :first], levels.full.keys[:, :, :first])
 
 
 def test_rows_at_hand_do_not_grow_with_the_text() -> None:
@@ -219,10 +226,11 @@ def test_retrieval_chooses_what_a_slow_rule_chooses() -> None:
     for layer in range(2):
         for head in range(KV_HEADS):
             keys = levels.full.keys[layer, head, : num_chunks * CHUNK].view(num_chunks, CHUNK, DIM)
+            means = dequantise(*quantise(keys.mean(1)), torch.float64)
             scores = torch.zeros(num_chunks, dtype=torch.float64)
             for query in queries[layer]:
                 for q in query[head * (HEADS // KV_HEADS) : (head + 1) * (HEADS // KV_HEADS)]:
-                    scores += torch.stack([q @ chunk.mean(0) / DIM**0.5 for chunk in keys]).softmax(0)
+                    scores += (means @ q / DIM**0.5).softmax(0)
             scores[: -(-SINKS // CHUNK)] = 1e9
             best = sorted(sorted(range(num_chunks), key=lambda c: -float(scores[c]))[:kept])
             assert torch.equal(chosen(levels.cache)[layer, head], torch.cat([keys[c] for c in best]))

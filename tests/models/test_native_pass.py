@@ -13,7 +13,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
 from triforce.models import build_rope, load_model
 from triforce.models.decoder import Decoder
-from triforce.native import kernels
+from triforce.native import ROW_TYPES, kernels
 from triforce.policies import create_policy
 from triforce.runner import ModelRunner
 
@@ -42,7 +42,7 @@ def cache_of(decoder: Decoder, dtype: torch.dtype) -> Counted:
     return Counted(decoder.cache_shape, build_rope(decoder.config, None), num_queries=64, dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_rows_equal_those_layer_by_layer(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
     family, settings = CASES[case]
@@ -109,7 +109,7 @@ def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_p
     torch.testing.assert_close(middle.logits(tokens, 4), target.logits(tokens, 4), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_verified_logits_have_the_bits_of_plain_decodings(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
     family, settings = CASES[case]

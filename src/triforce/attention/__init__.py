@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from triforce.attention import reference
@@ -11,20 +13,32 @@ __all__ = ["attend", "rotate_and_store"]
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, window: int | None = None, ancestors: Tensor | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    window: int | None = None,
+    ancestors: Tensor | None = None,
+    scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Attention of the last n rows over all rows; arguments as in `triforce.attention.reference.attend`."""
     native = kernels()
     if native and serves_attention(q, keys, values):
-        return native.attend(q, keys, values, window, ancestors)
-    return reference.attend(q, keys, values, window, ancestors)
+        return native.attend(q, keys, values, window, ancestors, scales)
+    return reference.attend(q, keys, values, window, ancestors, scales)
 
 
 def rotate_and_store(
-    q: Tensor, k: Tensor, v: Tensor, table: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, row: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    row: int,
+    scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Rotate q and k, store k and v from `row` on; shapes as in `triforce.attention.reference.rotate_and_store`."""
     native = kernels()
     if native and serves_attention(q, keys, values):
-        return native.rotate_and_store(q, k, v, table, keys, values, row)
-    return reference.rotate_and_store(q, k, v, table, keys, values, row)
+        return native.rotate_and_store(q, k, v, table, keys, values, row, scales)
+    return reference.rotate_and_store(q, k, v, table, keys, values, row, scales)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from triforce.attention.int8 import dequantise, quantise
 from triforce.attention.rope import rotate
 
 _GROUPED_ROWS = 64  # up to here a KV head's query heads are rows of one product, so its keys are read once
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, window: int | None = None, ancestors: Tensor | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    window: int | None = None,
+    ancestors: Tensor | None = None,
+    scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Causal attention of the last n rows over all rows.
 
     `q` [n, heads, dim]; `keys` and `values` [kv_heads, rows, dim], whose last n rows belong to the queries. A query
     sees itself and all rows before it, or only the last `window` rows, itself included. `ancestors` [n, n] bool says
     instead which of the new rows each new row sees, itself included, as in a tree; the window goes by rows even so.
+    `scales` are those of 8-bit keys and values, [kv_heads, rows, 1] float32 each.
     Returns [n, heads, dim].
     """
     n, heads, dim = q.shape
     kv_heads, rows, _ = keys.shape
-    if keys.device.type == "cpu":  # where PyTorch is far faster in float32 than in 16 bits, conversion included
+    if scales:
+        keys, values = dequantise(keys, scales[0], q.dtype), dequantise(values, scales[1], q.dtype)
+    elif keys.device.type == "cpu":  # where PyTorch is far faster in float32 than in 16 bits, conversion included
         keys, values = keys.to(q.dtype), values.to(q.dtype)
     group = heads // kv_heads
     grouped = q.to(keys.dtype).view(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [kv_heads, group, n, dim]
@@ -44,14 +54,26 @@ def attend(
 
 
 def rotate_and_store(
-    q: Tensor, k: Tensor, v: Tensor, table: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, row: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    row: int,
+    scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Rotate `q` [n, heads, dim] and `k` [n, kv_heads, dim] by `table`; returns the rotated queries.
 
-    Rotated keys and `v` [n, kv_heads, dim] become the rows from `row` on of `keys` and `values` [kv_heads, rows, dim].
+    Rotated keys and `v` [n, kv_heads, dim] become the rows from `row` on of `keys` and `values` [kv_heads, rows, dim];
+    those of 8 bits come with `scales`, [kv_heads, rows, 1] float32 each.
     """
-    keys[:, row : row + len(k)] = rotate(k, table).transpose(0, 1)
-    values[:, row : row + len(v)] = v.transpose(0, 1)
+    new = slice(row, row + len(k))
+    for rows, x, scale in zip((keys, values), (rotate(k, table), v), scales or (None, None), strict=True):
+        if scale is None:
+            rows[:, new] = x.transpose(0, 1)
+        else:
+            rows[:, new], scale[:, new] = quantise(x.transpose(0, 1))
     return rotate(q, table)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,7 +54,8 @@ class Rows:
     """Where the next rows of a cache go, for a pass that does not call `attend` layer by layer.
 
     `keys` and `values` [layers, kv_heads, capacity, dim]: new rows follow the `row` rows that are seen, rotated by
-    `table`, and the pass leaves its rotated queries in `queries` [layers, n, heads, dim].
+    `table`, and the pass leaves its rotated queries in `queries` [layers, n, heads, dim]. `scales` are those of
+    8-bit keys and values, [layers, kv_heads, capacity, 1] each.
     """
 
     keys: Tensor
@@ -63,6 +64,7 @@ class Rows:
     table: tuple[Tensor, Tensor]
     queries: Tensor
     window: int | None = None
+    scales: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,9 @@ class FullCache:
         self.rope = rope
         self.log = TokenLog()
         self._rotation = Rotation(rope)
-        self.keys = torch.empty(
-            shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim, dtype=dtype, device=device
-        )
-        self.values = torch.empty_like(self.keys)
+        size, wide = (shape.num_layers, shape.num_kv_heads, capacity), shape.head_dim
+        planes = [(wide, dtype), (wide, dtype)] + [(1, torch.float32)] * 2 * (dtype == torch.int8)
+        self.planes = tuple(torch.empty(*size, width, dtype=kind, device=device) for width, kind in planes)
         self.num_queries = num_queries
         ring = num_queries + _SPARE_QUERIES  # query of position p at p % ring
         self._queries = torch.zeros(
@@ -55,6 +54,21 @@ class FullCache:
     @property
     def length(self) -> int:
         return len(self.log)
+
+    @property
+    def keys(self) -> Tensor:
+        """[layers, kv_heads, capacity, dim]; another tensor once the cache had to grow."""
+        return self.planes[0]
+
+    @property
+    def values(self) -> Tensor:
+        """As `keys`."""
+        return self.planes[1]
+
+    @property
+    def scales(self) -> tuple[Tensor, ...]:
+        """Those of 8-bit keys and values, [layers, kv_heads, capacity, 1] float32 each; none of others."""
+        return self.planes[2:]
 
     def serves(self, rope: Rope, num_queries: int) -> bool:
         """Whether rows held here are right for a call with `rope` that remembers `num_queries` queries."""
@@ -77,15 +91,16 @@ class FullCache:
         self._passing = None
         self._reserve(end)
         table = self._rotation.at(start, len(q), q.dtype, q.device)
-        q = rotate_and_store(q, k, v, table, self.keys[layer], self.values[layer], start)
+        keys, values, *scales = (plane[layer, :, :end] for plane in self.planes)
+        q = rotate_and_store(q, k, v, table, keys, values, start, scales)
         self._remember(slice(layer, layer + 1), start, q[None])
-        return attend(q, self.keys[layer, :, :end], self.values[layer, :, :end], self.shape.sliding_window)
+        return attend(q, keys, values, self.shape.sliding_window, None, scales)
 
     def rows(self, n: int, dtype: torch.dtype) -> Rows:
         self._reserve(self.length + n)
         self._passing = self._queries.new_empty(self.shape.num_layers, n, *self._queries.shape[2:])
         table = self._rotation.at(self.length, n, dtype, self.keys.device)
-        return Rows(self.keys, self.values, self.length, table, self._passing, self.shape.sliding_window)
+        return Rows(self.keys, self.values, self.length, table, self._passing, self.shape.sliding_window, self.scales)
 
     def advance(self, tokens: TokenIds) -> None:
         if self._passing is not None:
@@ -113,11 +128,11 @@ class FullCache:
     def _reserve(self, rows: int) -> None:
         capacity = self.keys.shape[2]
         if rows > capacity:
-            self.keys = _grown(self.keys, max(rows, 2 * capacity), self.length)
-            self.values = _grown(self.values, max(rows, 2 * capacity), self.length)
+            self.planes = tuple(grown(plane, max(rows, 2 * capacity), self.length) for plane in self.planes)
 
 
-def _grown(rows: Tensor, capacity: int, used: int) -> Tensor:
+def grown(rows: Tensor, capacity: int, used: int) -> Tensor:
+    """A copy of the first `used` rows of `rows` [layers, kv_heads, rows, width], with room for `capacity`."""
     larger = rows.new_empty(*rows.shape[:2], capacity, rows.shape[3])
     larger[:, :, :used] = rows[:, :, :used]
     return larger

@@ -13,14 +13,17 @@ import torch
 from torch import Tensor
 
 from triforce.attention import attend, rotate_and_store
+from triforce.attention.chunks import gather
+from triforce.attention.int8 import dequantise, quantise
 from triforce.attention.rope import Rotation
 from triforce.caches.base import Rows
-from triforce.caches.full import FullCache
-from triforce.policies.base import Policy
+from triforce.caches.full import FullCache, grown
+from triforce.policies.base import Candidates, Policy
 from triforce.tokens import TokenIds, TokenLog
 
 NUM_QUERIES = 8  # recent queries that a selection is made by
-_DRAFTED_ROWS = 256  # room for rows past the committed ones, before the cache must grow
+_SPARE_ROWS = 16  # room for rows past the committed ones, before the cache must grow
+_SPARE_CHUNKS = 64  # room for the means of chunks to come
 
 
 class SparseCache:
@@ -52,11 +55,15 @@ class SparseCache:
         self._selected_at = 0  # committed length that the selection was made for
         self._tail_start = 0
         self._num_chosen = 0  # rows before the tail
-        layers, heads, _, dim = source.keys.shape
-        self._means = source.keys.new_empty(layers, heads, 0, dim)
-        capacity = min(budget + stride, source.keys.shape[2]) + _DRAFTED_ROWS
-        self._keys = source.keys.new_empty(layers, heads, capacity, dim)
-        self._values = torch.empty_like(self._keys)
+        layers, heads, rows, dim = source.keys.shape
+        device = source.keys.device
+        self._means: tuple[Tensor, ...] = (  # in 8 bits, with their scales
+            torch.empty(layers, heads, 0, dim, dtype=torch.int8, device=device),
+            torch.empty(layers, heads, 0, 1, dtype=torch.float32, device=device),
+        )
+        self._num_means = 0
+        capacity = min(budget + stride, rows) + _SPARE_ROWS
+        self._planes = tuple(plane.new_empty(layers, heads, capacity, plane.shape[3]) for plane in source.planes)
 
     @property
     def length(self) -> int:
@@ -78,7 +85,7 @@ class SparseCache:
             self._log.append(tokens[own:exact])
         self._exact = exact
         renewal = exact // self._stride * self._stride
-        self._means = self._means[:, :, : own // self._chunk]  # those of rows that were replaced are not kept
+        self._num_means = min(self._num_means, own // self._chunk)  # those of rows that were replaced are not kept
         if renewal != self._selected_at or own < renewal:
             self._select(renewal)
             stale = self._tail_start
@@ -93,15 +100,17 @@ class SparseCache:
         end = begin + len(q)
         self._reserve(end)
         table = self._rotation.at(self.length, len(q), q.dtype, q.device)
-        q = rotate_and_store(q, k, v, table, self._keys[layer], self._values[layer], begin)
-        return attend(q, self._keys[layer, :, :end], self._values[layer, :, :end])
+        keys, values, *scales = (plane[layer, :, :end] for plane in self._planes)
+        q = rotate_and_store(q, k, v, table, keys, values, begin, scales)
+        return attend(q, keys, values, scales=scales)
 
     def rows(self, n: int, dtype: torch.dtype) -> Rows:
         self._reserve(self.num_rows + n)
-        table = self._rotation.at(self.length, n, dtype, self._keys.device)
+        keys, values, *scales = self._planes
+        table = self._rotation.at(self.length, n, dtype, keys.device)
         shape = self._source.shape
-        queries = self._keys.new_empty(shape.num_layers, n, shape.num_heads, shape.head_dim, dtype=dtype)
-        return Rows(self._keys, self._values, self.num_rows, table, queries)
+        queries = keys.new_empty(shape.num_layers, n, shape.num_heads, shape.head_dim, dtype=dtype)
+        return Rows(keys, values, self.num_rows, table, queries, None, scales)
 
     def advance(self, tokens: TokenIds) -> None:
         self._log.append(tokens)
@@ -118,41 +127,45 @@ class SparseCache:
         self._num_chosen = chosen_chunks * self._chunk
         self._reserve(self._num_chosen)
         chunks = self._best_chunks(num_chunks, chosen_chunks, at)  # [layers, kv_heads, chosen_chunks]
-        for ours, theirs in ((self._keys, self._source.keys), (self._values, self._source.values)):
-            whole = theirs[:, :, : num_chunks * self._chunk].view(*theirs.shape[:2], num_chunks, self._chunk, -1)
-            for layer in range(len(ours)):
-                for head in range(ours.shape[1]):
-                    kept = ours[layer, head, : self._num_chosen].view(chosen_chunks, self._chunk, -1)
-                    torch.index_select(whole[layer, head], 0, chunks[layer, head], out=kept)
+        for ours, theirs in zip(self._planes, self._source.planes, strict=True):
+            gather(theirs, chunks, self._chunk, ours)
 
     def _best_chunks(self, num_chunks: int, chosen: int, at: int) -> Tensor:
         self._extend_means(num_chunks)
-        queries = self._source.queries(at, NUM_QUERIES)
-        scores = []
-        for layer, keys in enumerate(self._source.keys):
-            chunks = keys[:, : num_chunks * self._chunk].view(len(keys), num_chunks, self._chunk, -1)
-            scores.append(self._policy.score(queries[layer], chunks, self._means[layer, :, :num_chunks]))
-        ranked = torch.stack(scores)
-        ranked[..., : self._sink_chunks] = float("inf")
-        return ranked.topk(chosen, -1).indices.sort(-1).values
+        means, scales = (plane[:, :, :num_chunks] for plane in self._means)
+        candidates = Candidates(means, scales, lambda layer: self._chunks(slice(layer, layer + 1), 0, num_chunks)[0])
+        scores = self._policy.score(self._source.queries(at, NUM_QUERIES), candidates)
+        scores[..., : self._sink_chunks] = float("inf")
+        return scores.topk(chosen, -1).indices.sort(-1).values
 
     def _extend_means(self, num_chunks: int) -> None:
         """Chunk means are kept: only new chunks are averaged."""
-        known = self._means.shape[2]
-        if num_chunks > known:
-            rows = self._source.keys[:, :, known * self._chunk : num_chunks * self._chunk]
-            means = rows.view(*rows.shape[:2], num_chunks - known, self._chunk, -1).mean(3)
-            self._means = torch.cat((self._means, means), 2)
+        if num_chunks > self._means[0].shape[2]:
+            self._means = tuple(grown(plane, num_chunks + _SPARE_CHUNKS, self._num_means) for plane in self._means)
+        for begin in range(self._num_means, num_chunks, _SPARE_CHUNKS):  # few at a time: they are widened
+            end = min(begin + _SPARE_CHUNKS, num_chunks)
+            new = quantise(self._chunks(slice(None), begin, end).mean(3, dtype=torch.float32))
+            for plane, rows in zip(self._means, new, strict=True):
+                plane[:, :, begin:end] = rows
+            self._num_means = end
+
+    def _chunks(self, layers: slice, begin: int, end: int) -> Tensor:
+        """The full cache's keys [layers, kv_heads, chunks, chunk, dim] of some chunks, as numbers."""
+        keys, _, *scales = (
+            plane[layers, :, begin * self._chunk : end * self._chunk].view(
+                -1, plane.shape[1], end - begin, self._chunk, plane.shape[3]
+            )
+            for plane in self._source.planes
+        )
+        return dequantise(keys, scales[0]) if scales else keys
 
     def _copy_tail(self, begin: int, end: int) -> None:
         if end > begin:
             first = self._num_chosen - self._tail_start
             self._reserve(first + end)
-            self._keys[:, :, first + begin : first + end] = self._source.keys[:, :, begin:end]
-            self._values[:, :, first + begin : first + end] = self._source.values[:, :, begin:end]
+            for ours, theirs in zip(self._planes, self._source.planes, strict=True):
+                ours[:, :, first + begin : first + end] = theirs[:, :, begin:end]
 
     def _reserve(self, rows: int) -> None:
-        if rows > self._keys.shape[2]:
-            spare = self._keys.new_empty(*self._keys.shape[:2], rows, self._keys.shape[3])
-            self._keys = torch.cat((self._keys, spare), 2)
-            self._values = torch.cat((self._values, torch.empty_like(spare)), 2)
+        if rows > self._planes[0].shape[2]:
+            self._planes = tuple(grown(plane, rows + _SPARE_ROWS, plane.shape[2]) for plane in self._planes)

@@ -32,7 +32,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-dtype",
         default="auto",
         metavar="DTYPE",
-        help="the same, of keys and values kept (default: %(default)s)",
+        help="the same or int8, of keys and values kept (default: %(default)s)",
     )
     group.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto (default: %(default)s)")
     group.add_argument(

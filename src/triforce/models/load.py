@@ -12,6 +12,7 @@ from triforce.models.decoder import Decoder
 from triforce.models.weights import Placement
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CACHE_DTYPES = {**DTYPES, "int8": torch.int8}  # of keys and values kept
 
 
 def load_model(
@@ -50,7 +51,16 @@ def _device(name: str) -> torch.device:
 
 
 def parse_dtype(name: str) -> torch.dtype | None:
-    """The dtype called `name`, None for "auto"; `UsageError` for an unknown one."""
-    if name != "auto" and name not in DTYPES:
-        raise UsageError(f"dtype {name!r} is unknown: use auto, {', '.join(DTYPES)}")
-    return DTYPES.get(name)
+    """The dtype of weights called `name`, None for "auto"; `UsageError` for an unknown one."""
+    return _dtype("dtype", name, DTYPES)
+
+
+def parse_cache_dtype(name: str) -> torch.dtype | None:
+    """The dtype of keys and values called `name`, None for "auto"; `UsageError` for an unknown one."""
+    return _dtype("cache dtype", name, CACHE_DTYPES)
+
+
+def _dtype(what: str, name: str, known: dict[str, torch.dtype]) -> torch.dtype | None:
+    if name != "auto" and name not in known:
+        raise UsageError(f"{what} {name!r} is unknown: use auto, {', '.join(known)}")
+    return known.get(name)

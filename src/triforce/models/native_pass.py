@@ -12,7 +12,17 @@ from triforce.caches.base import Rows
 from triforce.models.config import ModelConfig
 from triforce.models.matrix import FiledMatrix, Matrix
 from triforce.models.weights import LayerWeights, Weights
-from triforce.native import NARROW, ROW_TYPES, Kernels, check_table, floats, serves_attention, serves_head, structs
+from triforce.native import (
+    NARROW,
+    ROW_TYPES,
+    Kernels,
+    check_scales,
+    check_table,
+    floats,
+    serves_attention,
+    serves_head,
+    structs,
+)
 from triforce.native.structs import at
 
 
@@ -69,6 +79,7 @@ class NativePass:
         assert keys.stride() == rows.values.stride(), (keys.stride(), rows.values.stride())
         assert 0 <= rows.row <= keys.shape[2] - n, (rows.row, n, keys.shape)
         assert rows.window is None or rows.window >= 1, rows.window
+        check_scales(rows.scales, keys)
         check_table(rows.table, n, config.head_dim)
 
 
@@ -77,6 +88,8 @@ def _cache_rows(rows: Rows) -> structs.CacheRows:
     return structs.CacheRows(
         keys=at(rows.keys),
         values=at(rows.values),
+        key_scales=at(rows.scales[0] if rows.scales else None),
+        value_scales=at(rows.scales[1] if rows.scales else None),
         queries=at(rows.queries),
         cos=at(cos),
         sin=at(sin),

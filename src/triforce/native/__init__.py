@@ -4,11 +4,13 @@ from triforce.native.library import (
     NARROW,
     ROW_TYPES,
     Kernels,
+    check_scales,
     check_table,
     floats,
     kernels,
     serves_attention,
     serves_head,
+    serves_scores,
     why_missing,
 )
 
@@ -16,10 +18,12 @@ __all__ = [
     "NARROW",
     "ROW_TYPES",
     "Kernels",
+    "check_scales",
     "check_table",
     "floats",
     "kernels",
     "serves_attention",
     "serves_head",
+    "serves_scores",
     "why_missing",
 ]

@@ -19,6 +19,7 @@ static int omp_get_thread_num(void) { return 0; }
 #define SPLIT 512    // rows of a split: on a fixed grid, so that no sum depends on how many tokens are new
 #define QUERIES 96   // query rows of a task of many tokens
 #define LOG2_E 1.44269504f
+#define LEAST 1e-30f // 8-bit rows without a larger element are kept as zeros: the inverse of a smaller scale is no float
 
 // How the work is cut: a task is a KV head, a tile of the new tokens and a split of the rows.
 typedef struct {
@@ -155,7 +156,8 @@ static void store_int8(const float *from, int8_t *row, float *scale, int dim) {
     float largest = 0;
     for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(from[d]));
     *scale = largest / 127;
-    for (int d = 0; d < dim; d++) row[d] = largest > 0 ? (int8_t)lrintf(from[d] * (127 / largest)) : 0;
+    const float inverse = largest > LEAST ? 127 / largest : 0;
+    for (int d = 0; d < dim; d++) row[d] = (int8_t)lrintf(from[d] * inverse);
 }
 
 // Row number `at` of `rows`.

@@ -54,7 +54,8 @@ API int triforce_threads(void) { return omp_get_max_threads(); }
 API int64_t triforce_size_of(int which) {
     static const int64_t sizes[] = {
         sizeof(attend_args),   sizeof(rotate_args),   sizeof(linear_job), sizeof(matrix_part), sizeof(matrix),
-        sizeof(layer_weights), sizeof(model_weights), sizeof(cache_rows), MAX_DIM,             MOST_QUERIES,
+        sizeof(layer_weights), sizeof(model_weights), sizeof(cache_rows), sizeof(score_args),  sizeof(gather_args),
+        MAX_DIM,               MOST_QUERIES,
     };
     return which >= 0 && which < (int)(sizeof sizes / sizeof *sizes) ? sizes[which] : -1;
 }

@@ -68,6 +68,23 @@ typedef struct {
     int32_t width, type;
 } cache_rows;
 
+typedef struct {
+    const float *q;  // [layers, n, heads, dim], rotated
+    const int8_t *means;  // [layers, kv_heads, mean_stride, dim]: the chunks' mean keys
+    const float *scales;  // [layers, kv_heads, mean_stride]
+    float *scores;  // [layers, kv_heads, chunks]
+    int64_t mean_stride, chunks;
+    int32_t layers, n, heads, kv_heads, dim;
+} score_args;
+
+typedef struct {
+    const void *from;
+    void *to;
+    const int64_t *chunks;  // [heads, count]
+    int64_t from_stride, to_stride, chunk_bytes, count;  // bytes from head to head; chunks lie side by side
+    int32_t heads;
+} gather_args;
+
 extern const kernel_table *chosen;  // the variant in use, of the whole process
 
 API const char *triforce_use(const char *variant);
@@ -81,5 +98,7 @@ API int64_t triforce_row_bytes(int type, int64_t in);
 API void triforce_dequantise(int type, const uint8_t *source, float *out, int64_t rows, int64_t row_bytes, int64_t in);
 API void triforce_rotate_and_store(const rotate_args *a);
 API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, float *out, int n);
+API int triforce_score_chunks(const score_args *a);
+API void triforce_gather_chunks(const gather_args *a);
 
 #endif

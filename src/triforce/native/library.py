@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from ctypes import byref
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -22,7 +23,7 @@ from triforce.native.structs import MAX_DIM, MOST_QUERIES, at
 
 SWITCH = "TRIFORCE_NATIVE"  # 0 turns the kernels off, a variant's name chooses it
 NARROW = 64  # most rows that a narrow kernel takes
-ROW_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+ROW_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 
 
 class Kernels:
@@ -47,7 +48,13 @@ class Kernels:
         return int(self._library.triforce_threads())
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, window: int | None = None, ancestors: Tensor | None = None
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        window: int | None = None,
+        ancestors: Tensor | None = None,
+        scales: Sequence[Tensor] = (),
     ) -> Tensor:
         """As `triforce.attention.reference.attend`, for what `serves_attention` says."""
         n, heads, dim = q.shape
@@ -55,6 +62,7 @@ class Kernels:
         assert serves_attention(q, keys, values), (q.shape, q.dtype, keys.shape, keys.dtype, keys.stride())
         assert rows >= n >= 1, (rows, n)
         assert window is None or window >= 1, window
+        check_scales(scales, keys)
         if ancestors is not None:
             assert ancestors.shape == (n, n) and ancestors.dtype == torch.bool, (ancestors.shape, ancestors.dtype)
             ancestors = ancestors.contiguous()
@@ -64,6 +72,8 @@ class Kernels:
             q=at(q),
             keys=at(keys),
             values=at(values),
+            key_scales=at(scales[0] if scales else None),
+            value_scales=at(scales[1] if scales else None),
             ancestors=at(ancestors),
             out=at(out),
             rows=rows,
@@ -80,13 +90,22 @@ class Kernels:
         return out
 
     def rotate_and_store(
-        self, q: Tensor, k: Tensor, v: Tensor, table: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, row: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        row: int,
+        scales: Sequence[Tensor] = (),
     ) -> Tensor:
         """As `triforce.attention.reference.rotate_and_store`; `q`, `k` and `v` may be views of one row-wise product."""
         n, heads, dim = q.shape
         cos, sin = table
         _check_new_rows(q, k, v, keys, values, row)
         check_table(table, n, dim)
+        check_scales(scales, keys)
         out = floats(n, heads, dim)
         job = structs.Rotate(
             q=at(q),
@@ -97,6 +116,8 @@ class Kernels:
             rotated=at(out),
             keys=at(keys),
             values=at(values),
+            key_scales=at(scales[0] if scales else None),
+            value_scales=at(scales[1] if scales else None),
             q_stride=q.stride(0),
             k_stride=k.stride(0),
             v_stride=v.stride(0),
@@ -181,6 +202,59 @@ class Kernels:
         self._library.triforce_dequantise(kind, at(weights), at(out), rows, row_bytes, width)
         return out
 
+    def score_chunks(self, queries: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+        """As `triforce.policies.retrieval.score`, for what `serves_scores` says."""
+        layers, n, heads, dim = queries.shape
+        kv_heads, chunks = means.shape[1:3]
+        assert serves_scores(queries, means), (queries.shape, queries.dtype, means.shape, means.stride())
+        check_scales((scales, scales), means)
+        queries = queries.contiguous()
+        out = floats(layers, kv_heads, chunks)
+        job = structs.Score(
+            q=at(queries),
+            means=at(means),
+            scales=at(scales),
+            scores=at(out),
+            mean_stride=means.stride(1) // dim,
+            chunks=chunks,
+            layers=layers,
+            n=n,
+            heads=heads,
+            kv_heads=kv_heads,
+            dim=dim,
+        )
+        if self._library.triforce_score_chunks(byref(job)):
+            raise MemoryError("no memory for the scores of chunks")
+        return out
+
+    def gather_chunks(self, source: Tensor, chunks: Tensor, chunk: int, out: Tensor) -> None:
+        """Copy chunks of `chunk` rows, by number [layers, kv_heads, count], to the first rows of `out`.
+
+        `source` and `out` are [layers, kv_heads, rows, width] on the CPU, of one dtype.
+        """
+        layers, kv_heads, count = chunks.shape
+        for rows in (source, out):
+            assert rows.shape[:2] == (layers, kv_heads) and rows.device.type == "cpu", (rows.shape, rows.device)
+            assert rows.stride()[2:] == (rows.shape[3], 1) and rows.stride(0) == kv_heads * rows.stride(1), (
+                rows.stride()
+            )
+        assert source.dtype == out.dtype and source.shape[3] == out.shape[3], (source.dtype, out.dtype)
+        assert chunks.dtype == torch.int64 and chunks.is_contiguous(), (chunks.dtype, chunks.stride())
+        assert count * chunk <= out.shape[2], (count, chunk, out.shape)
+        assert count == 0 or (chunks.min() >= 0 and int(chunks.max() + 1) * chunk <= source.shape[2]), source.shape
+        size = source.element_size()
+        job = structs.Gather(
+            from_=at(source),
+            to=at(out),
+            chunks=at(chunks),
+            from_stride=source.stride(1) * size,
+            to_stride=out.stride(1) * size,
+            chunk_bytes=chunk * source.shape[3] * size,
+            count=count,
+            heads=layers * kv_heads,
+        )
+        self._library.triforce_gather_chunks(byref(job))
+
     def forward(self, model: structs.Model, rows: structs.CacheRows, x: Tensor, out: Tensor) -> None:
         """All layers of a decoder; `triforce.models.native_pass` makes and checks the arguments."""
         if self._library.triforce_forward(byref(model), byref(rows), at(x), at(out), len(x)):
@@ -211,6 +285,23 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
     )
 
 
+def serves_scores(queries: Tensor, means: Tensor) -> bool:
+    """Whether native scoring takes queries [layers, n, heads, dim] and 8-bit means [layers, kv_heads, chunks, dim]."""
+    kv_heads, dim = means.shape[1], means.shape[3]
+    return (
+        queries.device.type == means.device.type == "cpu"
+        and queries.dtype == torch.float32
+        and means.dtype == torch.int8
+        and queries.shape[0] == means.shape[0]
+        and queries.shape[2] % kv_heads == 0
+        and queries.shape[3] == dim
+        and dim % 32 == 0
+        and means.shape[2] >= 1
+        and means.stride()[2:] == (dim, 1)
+        and means.stride(0) == kv_heads * means.stride(1)
+    )
+
+
 def serves_head(dim: int) -> bool:
     """Whether native attention takes heads of `dim`: whole vectors of the widest variant."""
     return dim % 16 == 0 and dim <= MAX_DIM
@@ -223,6 +314,15 @@ def check_table(table: tuple[Tensor, Tensor], n: int, dim: int) -> None:
         assert side.shape == (n, 1, width) and width % 2 == 0 and width <= dim, (side.shape, n, dim)
         assert side.dtype == torch.float32 and side.is_contiguous(), (side.dtype, side.stride())
     assert table[0].shape == table[1].shape, (table[0].shape, table[1].shape)
+
+
+def check_scales(scales: Sequence[Tensor], rows: Tensor) -> None:
+    """Assert that `scales` are two of 8-bit `rows` [..., rows, dim], laid out like them, or none of others."""
+    assert len(scales) == (2 if rows.dtype == torch.int8 else 0), (len(scales), rows.dtype)
+    for side in scales:
+        assert side.dtype == torch.float32 and side.device == rows.device, (side.dtype, side.device)
+        assert side.shape == (*rows.shape[:-1], 1), (side.shape, rows.shape)
+        assert [step * rows.shape[-1] for step in side.stride()[:-1]] == list(rows.stride()[:-1]), side.stride()
 
 
 def _check_new_rows(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, row: int) -> None:

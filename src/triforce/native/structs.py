@@ -98,8 +98,28 @@ class CacheRows(ctypes.Structure):
     ]
 
 
+class Score(ctypes.Structure):
+    """score_args"""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("q", "means", "scales", "scores")),
+        *((name, c_int64) for name in ("mean_stride", "chunks")),
+        *((name, c_int32) for name in ("layers", "n", "heads", "kv_heads", "dim")),
+    ]
+
+
+class Gather(ctypes.Structure):
+    """gather_args; `from_` is its `from`"""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("from_", "to", "chunks")),
+        *((name, c_int64) for name in ("from_stride", "to_stride", "chunk_bytes", "count")),
+        ("heads", c_int32),
+    ]
+
+
 # What triforce_size_of answers to 0, 1, 2, ...
-STRUCTS = (Attend, Rotate, Linear, Part, Matrix, Layer, Model, CacheRows)
+STRUCTS = (Attend, Rotate, Linear, Part, Matrix, Layer, Model, CacheRows, Score, Gather)
 SIZES = (*(ctypes.sizeof(struct) for struct in STRUCTS), MAX_DIM, MOST_QUERIES, -1)
 
 # Results and arguments.
@@ -115,6 +135,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "triforce_silu_mul": (None, (c_void_p, c_void_p, c_int64, c_int64)),
     "triforce_dequantise": (None, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64)),
     "triforce_forward": (c_int, (POINTER(Model), POINTER(CacheRows), c_void_p, c_void_p, c_int)),
+    "triforce_score_chunks": (c_int, (POINTER(Score),)),
+    "triforce_gather_chunks": (None, (POINTER(Gather),)),
 }
 
 

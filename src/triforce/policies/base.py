@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The chunks to choose from.
+
+    `means` [layers, kv_heads, chunks, dim] int8 and `scales` [layers, kv_heads, chunks, 1] are their mean keys, kept by
+    the cache and not computed anew; `keys` gives all keys of a layer, rotated, [kv_heads, chunks, rows, dim].
+    """
+
+    means: Tensor
+    scales: Tensor
+    keys: Callable[[int], Tensor]
+
+
 class Policy(Protocol):
     """Scores chunks of rows; the sparse cache keeps the best ones besides its sinks and its recent window."""
 
-    def score(self, queries: Tensor, chunks: Tensor, means: Tensor) -> Tensor:
-        """Scores [kv_heads, num_chunks], higher is kept.
-
-        `queries` [n, heads, dim] are recent ones, rotated; `chunks` [kv_heads, num_chunks, chunk, dim] all candidate
-        keys, rotated; `means` [kv_heads, num_chunks, dim] their means, kept by the cache and not computed anew.
-        """
+    def score(self, queries: Tensor, candidates: Candidates) -> Tensor:
+        """Scores [layers, kv_heads, chunks], higher is kept, under recent rotated `queries` [layers, n, heads, dim]."""
         ...
-
-
-def group_queries(queries: Tensor, kv_heads: int) -> Tensor:
-    """[n, heads, dim] to [kv_heads, group * n, dim]: the queries that share each KV head."""
-    n, _, dim = queries.shape
-    return queries.reshape(n, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from triforce.policies.base import Candidates
+
 
 class Recent:
     """A later chunk scores higher."""
 
-    def score(self, queries: Tensor, chunks: Tensor, means: Tensor) -> Tensor:
-        del queries, chunks
-        return torch.arange(means.shape[1], dtype=torch.float32, device=means.device).expand(means.shape[:2])
+    def score(self, queries: Tensor, candidates: Candidates) -> Tensor:
+        del queries
+        means = candidates.means
+        return torch.arange(means.shape[2], dtype=torch.float32, device=means.device).repeat(*means.shape[:2], 1)
