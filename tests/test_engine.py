@@ -191,11 +191,36 @@ def test_a_setting_that_cannot_be_honoured_names_its_remedy(changes: dict[str, o
         ({"top_p": 0}, "top_p is 0: use a number above 0"),
         ({"seed": 2**64}, "seed is .*: use at most"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5: use a whole number"),
+        ({"stop": ["a", ""]}, "stop holds an empty text: give at least one character"),
+        ({"stop": 7}, "stop is 7: use a list"),
+        ({"stop": [7]}, "stop holds 7: use a text, or a list of texts"),
+        ({"stop_token_ids": ["a"]}, "an id of stop_token_ids is 'a': use a whole number"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5: use a list"),
+        ({"criteria": ["now"]}, "criteria holds 'now': use functions of the token ids"),
+        ({"ignore_eos": 1}, "ignore_eos is 1: use True or False"),
+        ({"include_stop": "yes"}, "include_stop is 'yes': use True or False"),
+        ({"max_seconds": 0}, "max_seconds is 0: use a number above 0"),
+        ({"max_seconds": float("inf")}, "max_seconds is inf: use at most"),
+        ({"logprobs": True}, "logprobs is True: use a number of alternatives, 0 for the chosen token alone"),
+        ({"logprobs": -1}, "logprobs is -1: use at least 0"),
     ],
 )
 def test_a_sampling_control_out_of_range_names_its_remedy(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         SamplingParams(**changes)
+
+
+def test_a_stop_id_that_the_vocabulary_lacks_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"stop_token_ids holds 256: use ids of the vocabulary, 0\.\.255"):
+        tiny_engine().stream(PROMPT, SamplingParams(stop_token_ids=[255, 256]))
+
+
+def test_settings_cannot_be_changed_through_the_list_they_came_in() -> None:
+    stops = ["a"]
+    sampling = SamplingParams(stop=stops, stop_token_ids=[3])
+    stops.append("")
+    assert (sampling.stop, sampling.stop_token_ids) == (("a",), (3,))
+    assert SamplingParams(stop="END").stop == ("END",)
 
 
 def test_a_budget_beyond_all_memory_holds_what_there_is() -> None:

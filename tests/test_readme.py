@@ -1,4 +1,4 @@
-"""The README does what it says: its Python runs, its command lines parse, its links and targets exist."""
+"""README and docs do what they say: their Python runs, their command lines parse, their links and targets exist."""
 
 from __future__ import annotations
 
@@ -8,40 +8,60 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tokenizers
 from tiny_engine import tiny_engine
+from transformers import PreTrainedTokenizerFast
 
 import triforce
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/structure.md")
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, document: str = "README.md") -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def commands(program: str) -> Iterator[list[str]]:
+def commands(program: str, document: str = "README.md") -> Iterator[list[str]]:
     """The words of each call of `program` in a shell block; a pipe or redirection ends it."""
-    for line in "".join(blocks("sh")).splitlines():
+    for line in "".join(blocks("sh", document)).splitlines():
         for part in re.split(r"[|>]", line):
             words = shlex.split(part, comments=True)
             if words[:1] == [program]:
                 yield words[1:]
 
 
-def test_every_python_block_runs_in_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def small_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A directory with a book, and a tiny engine and tokenizer under whatever name."""
     monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(max_position=4096), raising=False)
+    monkeypatch.setattr("triforce.model.load", lambda *_, **__: tiny_engine(max_position=4096))
+    monkeypatch.setattr("triforce.pull.resolve_model", lambda name: tmp_path / name)
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("It was the best of times, it was the worst of times. " * 40, encoding="utf-8")
+    alphabet = {byte: i for i, byte in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(alphabet, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="!", padding_side="left")
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *_, **__: tokenizer)
+
+
+def run_blocks(document: str) -> int:
+    """Run the Python of `document` in order; returns how many blocks there were."""
     namespace: dict[str, object] = {}
-    assert len(blocks("python")) >= 2
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), namespace)
+    for block in blocks("python", document):
+        exec(compile(block, document, "exec"), namespace)
+    return len(blocks("python", document))
+
+
+@pytest.mark.usefixtures("small_world")
+def test_every_python_block_runs_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_blocks("README.md") >= 2
     out = capsys.readouterr().out
     assert "tokens per second" in out
     assert re.search(r"^sparse \d+ \d+ \d+$", out, re.MULTILINE)
@@ -51,6 +71,19 @@ def test_every_command_line_parses() -> None:
     parser = build_parser(COMMANDS)
     used = {parser.parse_args(words).command for words in commands("triforce")}
     assert {"generate", "pull", "info"} <= used
+
+
+@pytest.mark.usefixtures("small_world")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_of_a_page_runs_in_order(page: str) -> None:
+    run_blocks(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_line_of_a_page_parses(page: str) -> None:
+    parser = build_parser(COMMANDS)
+    for words in commands("triforce", page):
+        assert parser.parse_args(words).command
 
 
 def test_every_make_target_exists() -> None:

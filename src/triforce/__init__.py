@@ -15,8 +15,19 @@ from triforce.errors import TriForceError
 
 if TYPE_CHECKING:
     from triforce.engine import Engine, load
+    from triforce.model import TriForceModel
 
-__all__ = ["Completion", "Decoding", "Engine", "Generation", "SamplingParams", "TriForceError", "__version__", "load"]
+__all__ = [
+    "Completion",
+    "Decoding",
+    "Engine",
+    "Generation",
+    "SamplingParams",
+    "TriForceError",
+    "TriForceModel",
+    "__version__",
+    "load",
+]
 __version__ = "0.1.0"
 
 
@@ -26,4 +37,8 @@ def __getattr__(name: str) -> Any:
         import triforce.engine
 
         return getattr(triforce.engine, name)
+    if name == "TriForceModel":
+        from triforce.model import TriForceModel
+
+        return TriForceModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

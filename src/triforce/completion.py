@@ -12,14 +12,34 @@ from triforce.statistics import LevelStats
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """A token, its text (with U+FFFD for bytes that are no whole character) and the log-probability it had."""
+
+    token_id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class TokenLogprobs(TokenLogprob):
+    """An emitted token, and in `top` the likeliest ones at its place, best first. All under the target's own law:
+    before temperature, penalties and cuts, so that greedy output has probabilities too."""
+
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
 class Completion:
-    """One token: the text that it completed (never taken back, may be empty), the level that proposed it, and why
-    generation ended with it ("stop" at an end-of-sequence token, "length" at the limit), if it did."""
+    """One token: the text that it settled (never taken back, may be empty), the level that proposed it, and why
+    generation ended with it, if it did: `finish_reason` "stop" (`stop_reason` names the string, the id or the
+    criterion that stopped it), "length" at `max_new_tokens`, or "time" after `max_seconds`."""
 
     token_id: int
     text: str
     level: str
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +63,9 @@ class Timings:
 
 @dataclass(frozen=True)
 class Generation:
-    """All that was generated so far; `finish_reason` is "stop", "length", or "interrupted" while unfinished."""
+    """All that was generated so far; `finish_reason` is "stop", "length" or "time" as in `Completion`, "cancelled", or
+    "interrupted" while unfinished. `text` is that of `token_ids`, cut where a stop string begins; while unfinished it
+    shows also what the stream still holds back. `logprobs` has one entry per id, if they were asked for."""
 
     text: str
     token_ids: list[int]
@@ -52,6 +74,8 @@ class Generation:
     finish_reason: str
     timings: Timings
     levels: list[LevelStats]
+    stop_reason: str | int | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping, rates included."""

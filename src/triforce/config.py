@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 from triforce.errors import UsageError
+
+if TYPE_CHECKING:
+    from triforce.tokens import TokenIds
 
 _MOST = 2**24  # tokens or rows: above any context
 DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
 _GAMMA1, _GAMMA2 = 4, 4  # depths where the clock must not choose them
 _COLDEST = 1e-37  # the least temperature that logits can be divided by
+_LONGEST = 1e9  # seconds: a life
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,12 @@ class SamplingParams:
     """What to draw: the controls that turn logits into a law, and how many tokens to draw at most.
 
     `temperature` 0 means greedy. `top_k` 0 and `top_p` 1 and `min_p` 0 mean off. Raises `UsageError` when out of range.
+
+    A text ends at the model's end tokens (unless `ignore_eos`), at `stop_token_ids`, at `stop` strings wherever their
+    characters lie, after a token for which one of `criteria` says so (given the whole sequence of ids, after every
+    token in order), after `max_new_tokens`, or with the pass in which `max_seconds` of wall-clock time run out.
+    What ended it is part of the ids, and part of the text only with `include_stop`. `logprobs` asks for the
+    log-probability of each token, and of so many alternatives.
     """
 
     temperature: float = 0.0
@@ -26,6 +38,14 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     max_new_tokens: int = 256
+
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    max_seconds: float | None = None
+    criteria: Sequence[Callable[[TokenIds], bool]] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0.0, 1e6)
@@ -40,6 +60,28 @@ class SamplingParams:
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**63 - 1)
         _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
+        self._check_stops()
+
+    def _check_stops(self) -> None:
+        """Also makes tuples of what came as lists, so that nobody changes them later."""
+        for name in ("stop", "stop_token_ids", "criteria"):
+            object.__setattr__(self, name, _several(name, getattr(self, name)))
+        for text in self.stop:
+            _require(isinstance(text, str), f"stop holds {text!r}: use a text, or a list of texts")
+            _require(text != "", "stop holds an empty text: give at least one character")
+        for token_id in self.stop_token_ids:
+            _whole("an id of stop_token_ids", token_id, 0, _MOST)
+        for criterion in self.criteria:
+            _require(callable(criterion), f"criteria holds {criterion!r}: use functions of the token ids")
+        _require(isinstance(self.include_stop, bool), f"include_stop is {self.include_stop!r}: use True or False")
+        _require(isinstance(self.ignore_eos, bool), f"ignore_eos is {self.ignore_eos!r}: use True or False")
+        if self.max_seconds is not None:
+            _number("max_seconds", self.max_seconds, 0.0, _LONGEST)
+            _require(self.max_seconds > 0.0, f"max_seconds is {self.max_seconds}: use a number above 0")
+        if self.logprobs is not None:
+            alternatives = "use a number of alternatives, 0 for the chosen token alone"
+            _require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
+            _whole("logprobs", self.logprobs, 0, _MOST)
 
 
 @dataclass(frozen=True)
@@ -84,6 +126,15 @@ class Decoding:
     def without_clock(self) -> Decoding:
         """The same with fixed depths: what is drawn then depends on the seed alone, and not on how fast passes were."""
         return replace(self, gamma1=self.gamma1 or _GAMMA1, gamma2=self.gamma2 or _GAMMA2)
+
+
+def _several(name: str, value: object) -> tuple[object, ...]:
+    """A text as a tuple of one, a list as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    _require(isinstance(value, Iterable), f"{name} is {value!r}: use a list")
+    assert isinstance(value, Iterable)
+    return tuple(value)
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
-from triforce.errors import ModelError, PromptError
+from triforce.errors import ModelError, PromptError, UsageError
 from triforce.methods import Parts
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
@@ -64,10 +66,7 @@ class Engine:
         chat: bool = False,
     ) -> Generation:
         """The whole continuation of `prompt` (text, or token ids). Raises as `stream` does."""
-        stream = self.stream(prompt, sampling, decoding, chat=chat)
-        for _ in stream:
-            pass
-        return stream.generation()
+        return _drawn(self.stream(prompt, sampling, decoding, chat=chat))
 
     def stream(
         self,
@@ -92,6 +91,36 @@ class Engine:
         cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
         parts = Parts(self.target, cache, self.draft, decoding)
         return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds)
+
+    def generate_many(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        sampling: SamplingParams | None = None,
+        decoding: Decoding | None = None,
+        *,
+        chat: bool = False,
+    ) -> list[Generation]:
+        """`n` continuations of one `prompt`, which is read once. Number i is what `generate` gives with seed + i."""
+        return [_drawn(stream) for stream in self.streams(prompt, n, sampling, decoding, chat=chat)]
+
+    def streams(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        sampling: SamplingParams | None = None,
+        decoding: Decoding | None = None,
+        *,
+        chat: bool = False,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Stream]:
+        """The same as streams, of which each is drawn to its end before the next is asked for."""
+        if not isinstance(n, Integral) or n < 1:
+            raise UsageError(f"n is {n!r}: ask for at least 1 continuation")
+        own = _with_seeds(sampling or SamplingParams(), int(n))
+        tokens = self._encode(prompt, chat).tolist()
+        self._check_length(len(tokens), own[0].max_new_tokens)
+        return (self.stream(tokens, params, decoding, on_prefill=on_prefill) for params in own)
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
@@ -143,6 +172,20 @@ class Engine:
                 device=self.target.device,
             )
         return cache
+
+
+def _drawn(stream: Stream) -> Generation:
+    """The record of a stream, drawn to its end."""
+    for _ in stream:
+        pass
+    return stream.generation()
+
+
+def _with_seeds(sampling: SamplingParams, n: int) -> list[SamplingParams]:
+    """`n` settings, alike but for the seed, which goes up by one."""
+    if sampling.seed is None:
+        return [sampling] * n
+    return [replace(sampling, seed=(sampling.seed + i) % 2**63) for i in range(n)]
 
 
 def _integers(prompt: Sequence[int]) -> npt.NDArray[np.integer[Any]]:

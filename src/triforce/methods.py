@@ -20,6 +20,7 @@ from triforce.policies import create_policy
 from triforce.runner import ModelRunner
 from triforce.speculative import Drafter
 from triforce.statistics import LevelStats
+from triforce.tokens import TokenIds
 
 # The most tokens that are drafted at a time where depth is left open: a verifying pass is all arithmetic beyond.
 _MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
@@ -35,6 +36,11 @@ class Parts:
         self.levels: list[LevelStats] = [self.target.stats]
         self._cache = cache
         self._lookup: Lookup | None = None
+
+    def prefill(self, tokens: TokenIds, on_progress: Callable[[int], None] | None = None) -> None:
+        """Hold rows for all `tokens` in the full cache, and mark their end; `on_progress` hears how many are held."""
+        self.target.prefill(tokens, on_progress)
+        self._cache.mark()
 
     def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
         """The target's weights over a sparse cache, sped up by an inner drafter, if any."""

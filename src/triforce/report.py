@@ -15,12 +15,13 @@ def format_generation(generation: Generation) -> str:
     kept = f", {reused:,} kept from before" if times.prefill_tokens and reused > 0 else ""
     read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s"
     decoded = f"{times.decode_tokens:,} decoded in {times.decode_seconds:.2f} s"
+    stopped = "" if generation.stop_reason is None else f" at {generation.stop_reason!r}"
     return "\n".join(
         (
             f"load     {times.load_seconds:.2f} s",
             f"prompt   {generation.prompt_tokens:,} tokens, {read} ({times.prefill_tokens_per_second:.1f}/s){kept}",
             f"new      {generation.completion_tokens:,} tokens, {decoded} ({times.decode_tokens_per_second:.2f}/s)",
-            f"ended    {generation.finish_reason}",
+            f"ended    {generation.finish_reason}{stopped}",
             format_levels(generation.levels),
         )
     )

@@ -7,7 +7,7 @@ draft. Knows nothing of models, caches or text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -29,12 +29,16 @@ class Draft:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The tokens a verifier emits, with its own laws [len(tokens), vocab]: accepted ones, then one more of its own."""
+    """The tokens a verifier emits, with its own laws [len(tokens), vocab]: accepted ones, then one more of its own.
+
+    `logits` [len(tokens), vocab] are the raw ones behind these laws, where they came from a runner.
+    """
 
     tokens: list[int]
     laws: Tensor
     levels: list[str]
     num_accepted: int
+    logits: Tensor | None = None
 
 
 class Runner(Protocol):
@@ -91,4 +95,4 @@ def step(tokens: TokenIds, runner: Runner, drafter: Drafter, depth: int, sampler
     verdict = verify(draft, sampler.laws(logits), runner.stats.name, sampler)
     drafter.stats.drafted += len(drafted)
     drafter.stats.accepted += verdict.num_accepted
-    return verdict
+    return replace(verdict, logits=logits[: len(verdict.tokens)])

@@ -101,16 +101,24 @@ def test_long_prompts_are_read_in_passes_that_are_reported() -> None:
 
 
 @settings(max_examples=40)
-@given(prompt=st.integers(1, 40), history=st.lists(turns(), min_size=1, max_size=6))
-def test_the_last_queries_are_those_of_a_fresh_cache_after_any_history(prompt: int, history: list[Turn]) -> None:
+@given(
+    prompt=st.integers(1, 40),
+    history=st.lists(turns(), min_size=1, max_size=6),
+    marked=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_the_last_queries_are_those_of_a_fresh_cache_after_any_history(
+    prompt: int, history: list[Turn], marked: list[bool]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(full, "_SPARE_QUERIES", 3)
         cache = new_cache()
     runner = runner_over("target", DECODER, cache)
     tokens = random_tokens(prompt)
-    for turn in history:
+    for turn, mark in zip(history, marked, strict=False):
         tokens = play(tokens, turn, lambda sequence: runner.logits(sequence, 1))
         runner.logits(tokens, 1)
+        if mark:
+            cache.mark()
         other = new_cache(num_queries=512)
         runner_over("fresh", DECODER, other).prefill(tokens)
         for end in (len(tokens), max(len(tokens) - 2, 0)):
@@ -121,6 +129,25 @@ def test_dropping_a_rejected_draft_gives_up_no_rows() -> None:
     cache = new_cache()
     runner_over("target", DECODER, cache).prefill(random_tokens(500))
     assert cache.sync(random_tokens(500)[:372]) == 372
+
+
+def test_a_rewind_to_the_mark_gives_up_no_rows_and_one_that_differs_before_it_forgets_it() -> None:
+    cache, tokens = new_cache(), random_tokens(500)
+    runner = runner_over("target", DECODER, cache)
+    runner.prefill(tokens[:50])
+    cache.mark()
+    for _ in range(2):
+        runner.prefill(tokens)
+        assert cache.sync(tokens[:50]) == 50
+        other = new_cache()
+        runner_over("fresh", DECODER, other).prefill(tokens[:50])
+        torch.testing.assert_close(cache.queries(50, 6), other.queries(50, 6))
+    runner.prefill(tokens)
+    assert cache.sync(tokens[:60]) == 60 - 6
+    runner.prefill(tokens)
+    assert cache.sync(tokens[:49]) == 49 - 6
+    runner.prefill(tokens)
+    assert cache.sync(tokens[:50]) == 50 - 6
 
 
 def test_it_serves_only_the_same_rotation_and_enough_queries() -> None:

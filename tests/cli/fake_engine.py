@@ -90,6 +90,19 @@ class FakeEngine:
         self.call |= {"prompt": prompt, "sampling": sampling, "decoding": decoding, "chat": chat}
         return FakeStream(self, on_prefill)
 
+    def streams(
+        self,
+        prompt: str,
+        n: int,
+        sampling: SamplingParams,
+        decoding: Decoding,
+        *,
+        chat: bool = False,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[FakeStream]:
+        self.call["n"] = n
+        return (self.stream(prompt, sampling, decoding, chat=chat, on_prefill=on_prefill) for _ in range(n))
+
     def reach(self, phase: str) -> None:
         """Say so and stay there, if this is the endless phase."""
         if phase == self.endless:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_engine import WORDS, FakeEngine
+from fake_engine import WORDS, FakeEngine, FakeStream
 
 import triforce
 from triforce.cli import main
@@ -65,6 +66,41 @@ def test_json_is_one_object_with_the_whole_record(install: Install, capsys: pyte
     assert record["levels"][1] == {"name": "sparse", "passes": 6, "drafted": 8, "accepted": 6, "seconds": 0.5}
 
 
+def test_several_texts_are_told_apart(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = install(FakeEngine())
+    assert main(["generate", "Speak", "-N", "2", "--stats"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"--- 1 of 2 ---\n{TEXT}\n--- 2 of 2 ---\n{TEXT}\n"
+    assert err.count("3 read in 0.25 s") == 2
+    assert engine.call["n"] == 2
+
+
+def test_several_texts_are_one_json_object_per_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeEngine())
+    assert main(["generate", "Speak", "-N", "2", "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["index"] for record in records] == [0, 1]
+    assert [record["text"] for record in records] == [TEXT, TEXT]
+
+
+def test_an_error_in_a_later_text_keeps_those_before(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = install(FakeEngine())
+
+    class Breaking(FakeEngine):
+        def streams(self, *args: Any, **settings: Any) -> Iterator[FakeStream]:
+            yield from engine.streams(*args, **settings)
+            engine.error, engine.error_at = ModelError("the model broke"), 2
+            yield from engine.streams(*args, **settings)
+
+    install(Breaking())
+    assert main(["generate", "Speak", "-N", "2", "--json"]) == 1
+    out, err = capsys.readouterr()
+    records = [json.loads(line) for line in out.splitlines()]
+    assert (records[0]["text"], records[0]["finish_reason"]) == (TEXT, "length")
+    assert (records[-1]["text"], records[-1]["finish_reason"]) == ("To be, ", "interrupted")
+    assert err == "triforce: the model broke\n"
+
+
 def test_stats_go_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(FakeEngine())
     assert main(["generate", "Speak", "--stats"]) == 0
@@ -79,7 +115,9 @@ def test_every_option_reaches_the_engine(install: Install) -> None:
     sampling = "-n 7 --temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3"
     decoding = "--method draft --budget 512 --gamma1 2 --gamma2 3 --policy recent"
     model = "-m large --draft small --dtype float32 --cache-dtype bfloat16 --device cpu --rope-scaling yarn:2 --chat"
-    assert main(["generate", "Speak", *sampling.split(), *decoding.split(), *model.split()]) == 0
+    stops = "--stop THE --stop END --stop-id 5 --stop-id 6 --ignore-eos --include-stop --max-seconds 2.5 --logprobs 3"
+    words = [*sampling.split(), *decoding.split(), *model.split(), *stops.split(), "--json"]
+    assert main(["generate", "Speak", *words]) == 0
     assert engine.call == {
         "model": "models/large",
         "draft": "models/small",
@@ -89,7 +127,21 @@ def test_every_option_reaches_the_engine(install: Install) -> None:
         "rope_scaling": "yarn:2",
         "prompt": "Speak",
         "chat": True,
-        "sampling": triforce.SamplingParams(0.5, 0.9, 40, 0.1, 3, 7),
+        "n": 1,
+        "sampling": triforce.SamplingParams(
+            0.5,
+            0.9,
+            40,
+            0.1,
+            3,
+            7,
+            stop=("THE", "END"),
+            stop_token_ids=(5, 6),
+            ignore_eos=True,
+            include_stop=True,
+            max_seconds=2.5,
+            logprobs=3,
+        ),
         "decoding": triforce.Decoding("draft", gamma1=2, gamma2=3, budget=512, policy="recent"),
     }
 
@@ -155,6 +207,13 @@ def test_the_prompt_is_put_together_from_file_argument_and_stdin(
         (["Speak", "--threads", "0"], "--threads is 0"),
         (["Speak", "--method", "magic"], "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
         (["Speak", "--policy", "magic"], "unknown policy 'magic': use one of"),
+        (["Speak", "--stop", ""], "stop holds an empty text: give at least one character"),
+        (["Speak", "--stop-id", "x"], "argument --stop-id: invalid int value: 'x'; see triforce generate --help"),
+        (["Speak", "--stop-id", "-1"], "an id of stop_token_ids is -1: use at least 0"),
+        (["Speak", "--max-seconds", "0"], "max_seconds is 0.0: use a number above 0"),
+        (["Speak", "--logprobs", "-1", "--json"], "logprobs is -1: use at least 0"),
+        (["Speak", "--logprobs", "1"], "--logprobs is printed as JSON only: add --json"),
+        (["Speak", "-N", "0"], "-N is 0: ask for at least 1 text"),
         (["Speak", "--seed"], "expected one argument; see triforce generate --help"),
         (["Speak", "--temp", "1"], "unknown argument --temp: see triforce generate --help"),
         (["Speak", "aloud"], "unknown argument aloud: see triforce generate --help"),

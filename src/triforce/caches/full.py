@@ -48,6 +48,7 @@ class FullCache:
             shape.num_layers, ring, shape.num_heads, shape.head_dim, dtype=torch.float32, device=device
         )
         self._first_query = 0  # those of positions from here on are remembered
+        self._mark: tuple[int, Tensor] | None = None  # a length, and the queries before it
         self._query_slots = torch.empty(0, dtype=torch.long)
         self._passing: Tensor | None = None  # queries of a pass that is being made by `rows`
 
@@ -77,11 +78,21 @@ class FullCache:
 
     def sync(self, tokens: TokenIds) -> int:
         kept = self.log.common_prefix(tokens)
-        if max(kept - self.num_queries, 0) < self._first_query:
-            kept = max(kept - self.num_queries, 0)  # to be fed again for their queries
-            self._first_query = kept
+        marked = self._mark[0] if self._mark else 0
+        if kept < marked:
+            self._mark, marked = None, 0
+        first = max(kept - self.num_queries, 0)
+        if first < self._first_query:  # they were overwritten
+            kept = max(first, marked)
+            self._first_query = kept  # the rows before are fed again for their queries, or the mark has these
+            if self._mark and kept == marked:
+                self._recall(self._mark[1])
         self.log.truncate(kept)
         return kept
+
+    def mark(self) -> None:
+        """Keep the queries before the present end, so that a rewind to it later, from however far, gives up no rows."""
+        self._mark = self.length, self.queries(self.length, self.num_queries).clone()
 
     def missing(self, tokens: TokenIds) -> Iterable[range]:
         return [range(self.length, len(tokens))]
@@ -115,6 +126,13 @@ class FullCache:
         """
         positions = torch.arange(max(end - num, 0), end, device=self._queries.device)
         return self._queries[:, positions % self._queries.shape[1]]
+
+    def _recall(self, queries: Tensor) -> None:
+        """Put back the `queries` [layers, n, heads, dim] before the position `_first_query`."""
+        end, ring = self._first_query, self._queries.shape[1]
+        self._first_query = end - queries.shape[1]
+        slots = torch.arange(self._first_query, end, device=queries.device) % ring
+        self._queries.index_copy_(1, slots, queries)
 
     def _remember(self, layers: slice, start: int, q: Tensor) -> None:
         """File the queries [layers, n, heads, dim] of positions from `start`."""

@@ -15,6 +15,8 @@ from triforce.cli.options import (
 from triforce.cli.output import Output
 from triforce.cli.progress import Progress
 from triforce.cli.prompt import read_prompt
+from triforce.cli.stopping_options import add_num_argument, add_stopping_arguments, num_from, with_stops
+from triforce.errors import UsageError
 
 SUMMARY = "continue a prompt"
 
@@ -31,14 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="ask as a user, through the model's chat template")
     parser.add_argument("--stats", action="store_true", help="print times and levels to standard error at the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of the text")
+    add_num_argument(parser)
     add_model_arguments(parser)
     add_sampling_arguments(parser)
+    add_stopping_arguments(parser)
     add_decoding_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate; what is there when something ends it early is printed all the same."""
-    output = Output(as_json=args.json, stats=args.stats)
+    output = Output(as_json=args.json, stats=args.stats, num=num_from(args))
     try:
         _generate(args, output)
     except KeyboardInterrupt:
@@ -55,10 +59,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace, output: Output) -> None:
-    sampling = sampling_from(args)
+    sampling = with_stops(sampling_from(args), args)
+    if args.logprobs is not None and not args.json:
+        raise UsageError("--logprobs is printed as JSON only: add --json")
     prompt = read_prompt(args.prompt, args.file)
     decoding = decoding_from(args)
     engine = load_engine(args)
     with Progress("reading the prompt", "tokens") as progress:
-        stream = engine.stream(prompt, sampling, decoding, chat=args.chat, on_prefill=progress.callback)
-        output.follow(stream, on_first=progress.close)
+        streams = engine.streams(
+            prompt, num_from(args), sampling, decoding, chat=args.chat, on_prefill=progress.callback
+        )
+        for stream in streams:
+            output.follow(stream, on_first=progress.close)

@@ -1,4 +1,4 @@
-"""Where a generation goes: text as it comes, or one JSON object at the end. Knows nothing of engines."""
+"""Where generations go: text as it comes, or one JSON object at the end of each. Knows nothing of engines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Prints one generation. Nothing of it is lost or printed twice, whenever it ends."""
+    """Prints `num` generations, one after the other. Nothing is lost or printed twice, whenever one ends.
 
-    def __init__(self, *, as_json: bool, stats: bool) -> None:
+    Where there are several, a line with its number stands before each text, and "index" in each JSON object.
+    """
+
+    def __init__(self, *, as_json: bool, stats: bool, num: int = 1) -> None:
         self._as_json = as_json
         self._stats = stats
+        self._num = num
+        self._index = -1
         self._stream: Stream | None = None
         self._num_shown = 0  # characters
 
@@ -29,13 +34,21 @@ class Output:
         return self._stream is not None and self._stream.generation().completion_tokens > 0
 
     def follow(self, stream: Stream, on_first: Callable[[], None]) -> None:
-        """Draw `stream` to its end, showing its text; `on_first` is called when the first token is there."""
-        self._stream = stream
+        """Draw `stream` to its end, showing its text; `on_first` is called when the first token is there.
+
+        What came before is closed.
+        """
+        if self._stream is not None:
+            self.close()
+        self._stream, self._num_shown = stream, 0
+        self._index += 1
         first = True
         for completion in stream:
             if first:
                 on_first()
                 first = False
+                if self._num > 1 and not self._as_json:
+                    print(f"--- {self._index + 1} of {self._num} ---", flush=True)
             if not self._as_json and completion.text:
                 self._num_shown += len(completion.text)
                 print(completion.text, end="", flush=True)
@@ -46,7 +59,8 @@ class Output:
         if interrupted:
             generation = replace(generation, finish_reason="interrupted")
         if self._as_json:
-            print(json.dumps(generation.as_dict()), flush=True)
+            index = {"index": self._index} if self._num > 1 else {}
+            print(json.dumps(index | generation.as_dict()), flush=True)
         elif generation.text:
             print(generation.text[self._num_shown :], flush=True)
         if self._stats and self._stream:

@@ -28,6 +28,12 @@ class TextStream:
             piece = piece.removeprefix(b" ")
         return self._utf8.decode(piece)
 
+    @property
+    def rest(self) -> str:
+        """What `flush` would give now."""
+        incomplete, _ = self._utf8.getstate()
+        return incomplete.decode("utf-8", "replace")
+
     def flush(self) -> str:
         """What is left when no more tokens follow: the replacement character for an incomplete one."""
         return self._utf8.decode(b"", final=True)

@@ -56,6 +56,11 @@ class Tokenizer:
         """Every token's spelling and id. Two models can speculate for each other when these agree."""
         return self._backend.get_vocab(with_added_tokens=True)
 
+    def special_id(self, spelling: str) -> int | None:
+        """The id of the special token of that `spelling`, None where there is none; no text shows such a token."""
+        token_id = self._backend.token_to_id(spelling)
+        return token_id if token_id is not None and not self.pieces.piece(token_id, skip_special=True) else None
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`, with the BOS the model expects. Raises `PromptError` for invalid Unicode."""
         try:

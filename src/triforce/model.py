@@ -1,0 +1,215 @@
+"""The engine in the shape that transformers users know: `from_pretrained` and `generate` on tensors of ids.
+
+Takes transformers' own objects (configs, streamers, stopping criteria, processors) by what they do, and imports none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from triforce.config import Decoding
+from triforce.engine import Engine, load
+from triforce.errors import UsageError
+from triforce.generation_config import (
+    GenerationFields,
+    end_ids,
+    explicit_fields,
+    merged,
+    model_defaults,
+    sampling_params,
+)
+from triforce.tokens import TokenIds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Streamer(Protocol):
+    """As transformers' streamers: `put` gets the prompt's ids and then each new id, `end` says that all are there."""
+
+    def put(self, value: Tensor) -> object: ...
+
+    def end(self) -> object: ...
+
+
+StoppingCriterion = Callable[[Tensor, Any], Any]
+"""Called with ids [1, length] and scores (None) after every token; true, or an all-true tensor, ends the text."""
+
+
+class TriForceModel:
+    """A target model with its drafter: `generate` is transformers' own call, and gives what plain decoding gives.
+
+    `generation_config` are the settings that calls start from, `decoding` is how to decode. For one thread.
+    """
+
+    def __init__(
+        self, engine: Engine, decoding: Decoding | None = None, generation_config: Mapping[str, Any] | None = None
+    ) -> None:
+        self.engine = engine
+        self.decoding = decoding or Decoding()
+        self.generation_config = dict(generation_config or {})
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str | os.PathLike[str],
+        *,
+        draft: str | os.PathLike[str] | None = None,
+        dtype: str | torch.dtype = "auto",
+        cache_dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
+        rope_scaling: str | None = None,
+        decoding: Decoding | None = None,
+    ) -> TriForceModel:
+        """The model called `target`, as `triforce.load` finds it, with the defaults of its generation_config.json.
+
+        The other arguments and the errors are those of `triforce.load`; dtypes and devices may be PyTorch's.
+        """
+        from triforce.pull import resolve_model
+
+        path = resolve_model(str(target))
+        engine = load(
+            str(path),
+            draft=None if draft is None else str(draft),
+            dtype=_dtype_name(dtype),
+            cache_dtype=_dtype_name(cache_dtype),
+            device=str(device),
+            rope_scaling=rope_scaling,
+        )
+        return cls(engine, decoding, model_defaults(Path(path)))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the target is; ids may be anywhere."""
+        return self.engine.target.device
+
+    def generate(
+        self,
+        input_ids: Tensor,
+        generation_config: object = None,
+        logits_processor: Sequence[Callable[..., Any]] | None = None,
+        stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        streamer: Streamer | None = None,
+        tokenizer: object = None,
+        seed: int | None = None,
+        decoding: Decoding | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> Tensor:
+        """Ids [batch * num_return_sequences, length] on the device of `input_ids` [batch, prompt]: prompts and new ids.
+
+        `fields` are those of a GenerationConfig and override it, as in transformers. Rows are generated one after the
+        other; prompts are padded on the left (`attention_mask` is 0 there), the output on the right. Without a `seed`,
+        one comes from PyTorch's generator, so that `torch.manual_seed` repeats a call. `tokenizer` is not needed: stop
+        strings are found by the model's own. Raises `UsageError` for what cannot be honoured, `PromptError` for
+        prompts that are empty or too long.
+        """
+        del tokenizer
+        if logits_processor:
+            raise UsageError("logits_processor is not honoured yet: leave it out")
+        if token_type_ids is not None and bool(token_type_ids.any()):
+            raise UsageError("token_type_ids are not all 0: the model knows one kind of text, leave them out")
+        settings = merged(self.generation_config, {**explicit_fields(generation_config), **fields})
+        prompts = _Prompts(input_ids, attention_mask, settings)
+        num = settings.get("num_return_sequences")
+        num = 1 if num is None else num
+        if streamer is not None and (len(prompts.rows) > 1 or num != 1):
+            raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
+        if seed is None and settings.get("do_sample"):
+            seed = int(torch.randint(2**63 - 1, ()))
+        sampling = sampling_params(settings, input_ids.shape[1], seed)
+        criteria = _listed(stopping_criteria)
+        texts: list[list[int]] = []
+        try:
+            if streamer:
+                streamer.put(input_ids.cpu())
+            for index, (padding, row) in enumerate(zip(prompts.padding, prompts.rows, strict=True)):
+                own = replace(
+                    sampling,
+                    seed=None if seed is None else (seed + index * num) % 2**63,
+                    criteria=[_criterion(criterion, padding) for criterion in criteria],
+                )
+                for stream in self.engine.streams(row, num, own, decoding or self.decoding):
+                    for completion in stream:
+                        if streamer:
+                            streamer.put(torch.tensor([completion.token_id]))
+                    texts.append(padding + row + stream.generation().token_ids)
+        finally:
+            if streamer:
+                streamer.end()  # also after an error, so that nobody waits for more
+        return _padded(texts, self._pad_token_id(settings), input_ids.device)
+
+    def _pad_token_id(self, settings: Mapping[str, Any]) -> int:
+        """The setting, else the first end token."""
+        if settings.get("pad_token_id") is not None:
+            return int(settings["pad_token_id"])
+        ends = end_ids(settings) or [*self.engine.tokenizer.eos_token_ids, *self.engine.target.config.eos_token_ids]
+        return ends[0] if ends else 0
+
+
+class _Prompts:
+    """The `rows` of a batch without their left `padding`. Raises `UsageError` for a batch of another form."""
+
+    def __init__(self, input_ids: Tensor, attention_mask: Tensor | None, settings: Mapping[str, Any]) -> None:
+        if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.is_floating_point():
+            raise UsageError("input_ids are no integer tensor [batch, length]: use return_tensors='pt'")
+        if attention_mask is None:
+            attention_mask = _guessed_mask(input_ids, settings)
+        if not isinstance(attention_mask, Tensor) or attention_mask.shape != input_ids.shape:
+            shapes = f"{list(getattr(attention_mask, 'shape', ()))} and {list(input_ids.shape)}"
+            raise UsageError(f"attention_mask and input_ids have shapes {shapes}: give them the same")
+        self.padding: list[list[int]] = []
+        self.rows: list[list[int]] = []
+        for ids, mask in zip(input_ids.tolist(), attention_mask.bool().tolist(), strict=True):
+            start = mask.index(True) if True in mask else len(mask)
+            if not all(mask[start:]):
+                raise UsageError("attention_mask is 0 behind a 1: pad on the left (tokenizer.padding_side = 'left')")
+            self.padding.append(ids[:start])
+            self.rows.append(ids[start:])
+
+
+def _guessed_mask(input_ids: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """Without a mask, padding is known by its id, where that cannot be a token that ends a text."""
+    pad = settings.get("pad_token_id")
+    if pad is None or pad in (end_ids(settings) or []):
+        return torch.ones_like(input_ids)
+    return input_ids.ne(pad)
+
+
+def _criterion(criterion: StoppingCriterion, padding: list[int]) -> Callable[[TokenIds], bool]:
+    """A criterion of transformers as one of ours: it sees its padded row, and no scores."""
+    left = torch.tensor(padding, dtype=torch.long)
+
+    def ends(tokens: TokenIds) -> bool:
+        ids = torch.cat((left, torch.from_numpy(tokens).long()))[None]
+        verdict = criterion(ids, None)
+        return bool(verdict.all()) if isinstance(verdict, Tensor) else bool(verdict)
+
+    ends.__name__ = type(criterion).__name__
+    return ends
+
+
+def _listed(criteria: StoppingCriterion | Iterable[StoppingCriterion] | None) -> list[StoppingCriterion]:
+    """A StoppingCriteriaList can be called itself, but is one of the second kind."""
+    if criteria is None:
+        return []
+    return list(criteria) if isinstance(criteria, Iterable) else [criteria]
+
+
+def _padded(texts: list[list[int]], pad_token_id: int, device: torch.device) -> Tensor:
+    longest = max(map(len, texts))
+    return torch.tensor([ids + [pad_token_id] * (longest - len(ids)) for ids in texts], device=device)
+
+
+def _dtype_name(dtype: str | torch.dtype) -> str:
+    """PyTorch's own name of a dtype, without its module."""
+    return str(dtype).removeprefix("torch.")
