@@ -44,7 +44,7 @@ def enumerate_law(runner: TableRunner, prefix: TokenIds, length: int, sampler: S
     law = {}
     for sequence in itertools.product(range(runner.table.shape[-1]), repeat=length):
         tokens = extend(prefix, sequence)
-        rows = sampler.laws(runner.logits(tokens[:-1], length)).double()
+        rows = sampler.laws(runner.logits(tokens[:-1], length), tokens[:-1]).double()
         law[sequence] = float(rows.gather(1, torch.tensor(sequence)[:, None]).prod())
     return law
 
@@ -62,8 +62,8 @@ def count(
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(num_sequences):
         tokens = prefix
-        while len(tokens) < len(prefix) + length:
-            tokens = extend(tokens, advance(tokens))
+        while len(tokens) < len(prefix) + length and (more := advance(tokens)):
+            tokens = extend(tokens, more)
         counts[tuple(tokens[len(prefix) : len(prefix) + length].tolist())] += 1
     return counts
 

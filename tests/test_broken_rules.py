@@ -161,7 +161,7 @@ def test_a_drafter_that_peeks_at_the_verifier_fails(monkeypatch: pytest.MonkeyPa
         def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
             draft = self._honest.propose(tokens, depth, sampler)
             assert draft is not None
-            law = sampler.laws(self._runner.logits(tokens, 1))[0]
+            law = sampler.laws(self._runner.logits(tokens, 1), tokens)[0]
             return draft if law[draft.tokens[0]] > draft.laws[0, draft.tokens[0]] else None
 
     peeking = Peeking(TableRunner("target", random_table(VOCAB, 1)))

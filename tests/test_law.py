@@ -86,7 +86,7 @@ def test_each_emitted_token_carries_its_verifiers_law(composition: str, sampling
     for _ in range(30):
         verdict = step(tokens, runner, drafter, 4, draw)
         tokens = extend(tokens, verdict.tokens)
-        rows = draw.laws(runner.logits(tokens[:-1], len(verdict.tokens)))
+        rows = draw.laws(runner.logits(tokens[:-1], len(verdict.tokens)), tokens[:-1])
         assert torch.equal(verdict.laws, rows)
         assert len(verdict.levels) == len(verdict.tokens) == verdict.num_accepted + 1
         assert verdict.levels[-1] == "target"

@@ -58,7 +58,7 @@ def test_every_law_is_that_of_the_target_alone(inner: str, policy: str, temperat
         laws.append(verdict.laws)
         assert target.cache.length >= len(tokens) - 1
         assert target.cache.sync(tokens[:-1]) == len(tokens) - 1
-    alone = draw.laws(new_target().logits(tokens[:-1], len(tokens) - len(PROMPT)))
+    alone = draw.laws(new_target().logits(tokens[:-1], len(tokens) - len(PROMPT)), tokens[:-1])
     torch.testing.assert_close(torch.cat(laws), alone)
     assert 0 < drafter.stats.accepted < drafter.stats.drafted
 

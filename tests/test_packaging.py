@@ -14,6 +14,7 @@ import triforce
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "triforce"
+EXTRAS = {"llguidance": ("grammar", "controls/guidance.py")}  # module: its extra, and the one file that imports it
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -35,12 +36,22 @@ def declared() -> set[str]:
 def test_everything_imported_is_a_declared_dependency() -> None:
     imported = {name for path in SOURCE.rglob("*.py") for name in imported_modules(path)}
     foreign = imported - set(sys.stdlib_module_names) - {"triforce"}
-    assert foreign <= declared()
+    assert foreign <= declared() | set(EXTRAS)
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_a_dependency_that_not_everyone_needs_is_an_extra_imported_in_one_file(module: str) -> None:
+    extra, file = EXTRAS[module]
+    assert [path for path in SOURCE.rglob("*.py") if module in imported_modules(path)] == [SOURCE / file]
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(rf'^{extra} = \["{module}', settings, re.MULTILINE)
+    assert re.search(rf'^dev = \[[^]]*"{module}', settings, re.MULTILINE), "the tests need it too"
 
 
 def test_nothing_is_declared_in_vain() -> None:
     imported = {name for path in SOURCE.rglob("*.py") for name in imported_modules(path)}
     assert declared() <= imported
+    assert not declared() & set(EXTRAS)
 
 
 def test_the_demo_needs_no_development_tool() -> None:

@@ -19,6 +19,7 @@ from triforce.cli.registry import COMMANDS
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES)
+ENDS = (0,)  # the form of a text can end only where the model knows an end
 
 
 def blocks(language: str, document: str = "README.md") -> list[str]:
@@ -38,7 +39,7 @@ def commands(program: str, document: str = "README.md") -> Iterator[list[str]]:
 @pytest.fixture
 def small_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A directory with a book, and a tiny engine and tokenizer under whatever name."""
-    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(max_position=4096), raising=False)
+    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(ENDS, max_position=4096, special=ENDS), raising=False)
     monkeypatch.setattr("triforce.model.load", lambda *_, **__: tiny_engine(max_position=4096))
     monkeypatch.setattr("triforce.pull.resolve_model", lambda name: tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -77,6 +78,14 @@ def test_every_command_line_parses() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_block_of_a_page_runs_in_order(page: str) -> None:
     run_blocks(page)
+
+
+@pytest.mark.usefixtures("small_world")
+def test_the_examples_of_structured_output_print_what_they_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_blocks("docs/structured.md") >= 2
+    out = capsys.readouterr().out
+    for line in (r"^1[567]\d\d$", r"^(yes|no)$", r"^\d{4}-\d{2}-\d{2}$"):
+        assert re.search(line, out, re.MULTILINE), line
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,7 +28,8 @@ CONTROLS = [
 
 
 def laws_of(logits: Tensor, **controls: float) -> Tensor:
-    return Sampler(SamplingParams(seed=0, **controls)).laws(logits)  # type: ignore[arg-type]
+    tokens = np.zeros(len(logits), dtype=np.int32)
+    return Sampler(SamplingParams(seed=0, **controls)).laws(logits, tokens)  # type: ignore[arg-type]
 
 
 def slow_law(logits: list[float], temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:

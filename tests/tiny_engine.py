@@ -59,11 +59,13 @@ def tiny_decoder(seed: int = 0, eos_token_ids: tuple[int, ...] = (), max_positio
     return Decoder(config, gather(config, RandomSource(seed), Placement(torch.device("cpu"), torch.float32)))
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(special: tuple[int, ...] = ()) -> Tokenizer:
+    """One token a byte; `special` ones add nothing to a text."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([tokenizers.AddedToken(alphabet[i], normalized=False) for i in special])
     return Tokenizer(backend, {})
 
 
@@ -72,6 +74,7 @@ def tiny_engine(
     draft_seed: int | None = None,
     max_position: int = 512,
     cache_dtype: torch.dtype = torch.float32,
+    special: tuple[int, ...] = (),
 ) -> Engine:
     draft = tiny_decoder(draft_seed) if draft_seed is not None else None
-    return Engine(tiny_decoder(0, eos_token_ids, max_position), byte_tokenizer(), draft, 0.0, cache_dtype)
+    return Engine(tiny_decoder(0, eos_token_ids, max_position), byte_tokenizer(special), draft, 0.0, cache_dtype)

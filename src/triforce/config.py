@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triforce.errors import UsageError
 
@@ -17,13 +19,23 @@ DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in 
 _GAMMA1, _GAMMA2 = 4, 4  # depths where the clock must not choose them
 _COLDEST = 1e-37  # the least temperature that logits can be divided by
 _LONGEST = 1e9  # seconds: a life
+_HEAVIEST = 1e6  # the largest bias, penalty or temperature
+
+STRUCTURES = ("json_schema", "regex", "choice", "grammar")
+"""The settings that prescribe a form; one call takes one of them."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """What to draw: the controls that turn logits into a law, and how many tokens to draw at most.
 
-    `temperature` 0 means greedy. `top_k` 0 and `top_p` 1 and `min_p` 0 mean off. Raises `UsageError` when out of range.
+    `temperature` 0 means greedy; `top_k` 0 and `top_p` 1 and `min_p` 0 and `typical_p` 1 mean off. `repetition_penalty`
+    divides what prompt and text have said (1 is off); `presence_penalty` and `frequency_penalty` are subtracted from
+    what the generated text has said, once and per occurrence. `logit_bias` maps token ids to what is added to them;
+    `bad_words` are strings or sequences of ids. No text ends before `min_new_tokens`. `processors` are functions
+    `f(token_ids, logits) -> logits` of one position, or transformers' `LogitsProcessor` objects. At most one of
+    `json_schema`, `regex`, `choice` and `grammar` (Lark or GBNF) says what the text must match. docs/sampling.md and
+    docs/structured.md define each. Raises `UsageError` when out of range.
 
     A text ends at the model's end tokens (unless `ignore_eos`), at `stop_token_ids`, at `stop` strings wherever their
     characters lie, after a token for which one of `criteria` says so (given the whole sequence of ids, after every
@@ -38,6 +50,19 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     max_new_tokens: int = 256
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
+    bad_words: Sequence[str | Sequence[int]] = ()
+    min_new_tokens: int = 0
+    processors: Sequence[Callable[..., Any]] = ()
+    json_schema: str | Mapping[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: Sequence[str] = ()
+    grammar: str | None = None
 
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
@@ -61,6 +86,8 @@ class SamplingParams:
             _whole("seed", self.seed, 0, 2**63 - 1)
         _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
         self._check_stops()
+        self._check_controls()
+        self._check_structure()
 
     def _check_stops(self) -> None:
         """Also makes tuples of what came as lists, so that nobody changes them later."""
@@ -82,6 +109,36 @@ class SamplingParams:
             alternatives = "use a number of alternatives, 0 for the chosen token alone"
             _require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
             _whole("logprobs", self.logprobs, 0, _MOST)
+
+    def _check_controls(self) -> None:
+        """Ranges of the controls; what came as a list or mapping is kept as tuples, so that nobody changes it later."""
+        _number("typical_p", self.typical_p, 0.0, 1.0)
+        _require(self.typical_p > 0.0, f"typical_p is {self.typical_p}: use a number above 0 and at most 1")
+        _number("repetition_penalty", self.repetition_penalty, 1e-6, _HEAVIEST)
+        _number("presence_penalty", self.presence_penalty, -_HEAVIEST, _HEAVIEST)
+        _number("frequency_penalty", self.frequency_penalty, -_HEAVIEST, _HEAVIEST)
+        _whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, _MOST)
+        _whole("min_new_tokens", self.min_new_tokens, 0, _MOST)
+        _require(
+            self.min_new_tokens <= self.max_new_tokens,
+            f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens {self.max_new_tokens}: lower it",
+        )
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+        object.__setattr__(self, "bad_words", _words(self.bad_words))
+        object.__setattr__(self, "processors", _processors(self.processors))
+
+    def _check_structure(self) -> None:
+        """At most one form, in the type that it is written in; a JSON schema is kept as text."""
+        object.__setattr__(self, "json_schema", _schema(self.json_schema))
+        for name in ("regex", "grammar"):
+            value = getattr(self, name)
+            _require(value is None or (isinstance(value, str) and value != ""), f"{name} is {value!r}: give some text")
+        _require(not isinstance(self.choice, str), f"choice is {self.choice!r}: give a list of texts")
+        choice = _listed("choice", self.choice)
+        _require(all(isinstance(text, str) and text for text in choice), f"choice is {choice!r}: give texts, not empty")
+        object.__setattr__(self, "choice", choice)
+        given = [name for name in STRUCTURES if getattr(self, name) not in (None, ())]
+        _require(len(given) <= 1, f"{' and '.join(given)} are given: one call takes one of them")
 
 
 @dataclass(frozen=True)
@@ -135,6 +192,65 @@ def _several(name: str, value: object) -> tuple[object, ...]:
     _require(isinstance(value, Iterable), f"{name} is {value!r}: use a list")
     assert isinstance(value, Iterable)
     return tuple(value)
+
+
+def _biases(given: object) -> tuple[tuple[int, float], ...]:
+    pairs = list(given.items()) if isinstance(given, Mapping) else _listed("logit_bias", given)
+    for pair in pairs:
+        _require(
+            isinstance(pair, Sequence) and len(pair) == 2, f"logit_bias has {pair!r}: give a mapping of ids to numbers"
+        )
+        _whole("a token id of logit_bias", pair[0], 0, _MOST)
+        if pair[1] != -math.inf:  # which bans the token
+            _number(f"the logit_bias of token {pair[0]}", pair[1], -_HEAVIEST, _HEAVIEST)
+    return tuple((int(token), float(bias)) for token, bias in pairs)
+
+
+def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
+    _require(not isinstance(given, str), f"bad_words is {given!r}: give a list of words")
+    words: list[str | tuple[int, ...]] = []
+    for word in _listed("bad_words", given):
+        if not isinstance(word, str):
+            word = _listed("a bad word", word)
+            for token in word:
+                _whole("a token id of bad_words", token, 0, _MOST)
+            word = tuple(int(token) for token in word)
+        _require(len(word) > 0, "bad_words has an empty word: leave it out")
+        words.append(word)
+    return tuple(words)
+
+
+def _processors(given: object) -> tuple[Callable[..., Any], ...]:
+    """One function, or some in a list, which may itself be callable as transformers' `LogitsProcessorList` is."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(function for item in given for function in _processors(item))
+    _require(
+        callable(given) and not isinstance(given, type),
+        f"processors has {given!r}: give functions f(token_ids, logits), or transformers' objects",
+    )
+    assert callable(given)
+    return (given,)
+
+
+def _schema(given: object) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        try:
+            return json.dumps(given)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"json_schema cannot be written as JSON ({error}): give a dict of plain values") from None
+    try:
+        json.loads(given)
+    except ValueError as error:
+        raise UsageError(f"json_schema is not JSON ({error}): give the schema itself, or its file to the CLI") from None
+    return given
+
+
+def _listed(name: str, given: object) -> tuple[Any, ...]:
+    _require(isinstance(given, Iterable), f"{name} is {given!r}: give a list")
+    assert isinstance(given, Iterable)
+    return tuple(given)
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:

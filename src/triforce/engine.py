@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +18,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
+from triforce.controls import ControlFactory, grammar_of
 from triforce.errors import ModelError, PromptError, UsageError
 from triforce.methods import Parts
 from triforce.models.config import RopeScaling
@@ -57,6 +59,12 @@ class Engine:
         """The most tokens, prompt and new ones together, that the target serves."""
         return self.target.config.max_position
 
+    @cached_property
+    def _controls(self) -> ControlFactory:
+        config = self.target.config
+        ends = dict.fromkeys([*self.tokenizer.eos_token_ids, *config.eos_token_ids])
+        return ControlFactory(self.tokenizer, config.vocab_size, ends)
+
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -85,12 +93,13 @@ class Engine:
         sampling = sampling or SamplingParams()
         tokens = self._encode(prompt, chat)
         self._check_length(len(tokens), sampling.max_new_tokens)
+        controls = self._controls.create(sampling, len(tokens))
         decoding = decoding or Decoding()
         if sampling.seed is not None and sampling.temperature > 0:
             decoding = decoding.without_clock()
         cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
-        parts = Parts(self.target, cache, self.draft, decoding)
-        return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds)
+        parts = Parts(self.target, cache, self.draft, decoding, grammar_of(controls))
+        return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds, controls)
 
     def generate_many(
         self,

@@ -10,6 +10,7 @@ from triforce.caches.streaming import StreamingCache
 from triforce.config import Decoding
 from triforce.drafters.adaptive import Adaptive
 from triforce.drafters.cascade import Cascade
+from triforce.drafters.forced import Forced, Forcing
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
@@ -29,13 +30,30 @@ _MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
 class Parts:
     """What a method builds from; `levels` lists the statistics of all that was built, the target's first."""
 
-    def __init__(self, target: Decoder, cache: FullCache, draft: Decoder | None, decoding: Decoding) -> None:
+    def __init__(
+        self,
+        target: Decoder,
+        cache: FullCache,
+        draft: Decoder | None,
+        decoding: Decoding,
+        grammar: Forcing | None = None,
+    ) -> None:
         self.target = ModelRunner("target", target, cache)
         self.draft = draft
         self.decoding = decoding
         self.levels: list[LevelStats] = [self.target.stats]
         self._cache = cache
         self._lookup: Lookup | None = None
+        self._grammar = grammar
+        self._forced = LevelStats("grammar")  # of all levels that draft what is forced
+
+    def joined(self, drafter: Drafter) -> Drafter:
+        """`drafter`, with what a grammar forces drafted first where there is one."""
+        if self._grammar is None:
+            return drafter
+        if self._forced not in self.levels:
+            self.levels.append(self._forced)
+        return Forced(self._grammar, drafter, self.target.model.config.vocab_size, self._forced)
 
     def prefill(self, tokens: TokenIds, on_progress: Callable[[int], None] | None = None) -> None:
         """Hold rows for all `tokens` in the full cache, and mark their end; `on_progress` hears how many are held."""
@@ -57,22 +75,31 @@ class Parts:
         runner = ModelRunner("sparse", self.target.model, cache)
         self.levels.append(runner.stats)
         if inner is None:
-            return Cascade(runner, NoDrafter(), 0)
-        drafter = inner(self)
-        if d.gamma1 is None:
-            drafter = Adaptive(runner.stats, [(drafter, _MOST_INNER)])
+            return Cascade(runner, self.joined(NoDrafter()), _MOST_INNER)
+        drafter = self._chosen(runner.stats, d.gamma1, (inner(self), _MOST_INNER))
         return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
 
+    def _chosen(self, verifier: LevelStats, depth: int | None, *drafters: tuple[Drafter, int]) -> Drafter:
+        """The last of `drafters` at a fixed depth; where that is left open, whichever of them pays, at most so deep.
+
+        What a grammar forces comes first.
+        """
+        if depth is not None:
+            return self.joined(drafters[-1][0])
+        forced = [(self.joined(NoDrafter()), _MOST_COPIED)] if self._grammar else []
+        return Adaptive(verifier, [*forced, *drafters])
+
     def paced(self, drafter: Drafter, most: int) -> Drafter:
-        """`drafter` with `gamma2` tokens at a time or, where that is left open, as many as pay."""
-        return drafter if self.decoding.gamma2 else Adaptive(self.target.stats, [(drafter, most)])
+        """`drafter` for the target, `gamma2` tokens at a time or, where that is left open, as many as pay."""
+        return self._chosen(self.target.stats, self.decoding.gamma2, (drafter, most))
 
     def triforce(self) -> Drafter:
         """All levels; where depth is left open also lookup alone, which wins while the text repeats itself."""
         cascade = self.cascade(Parts.fastest)
         if self.decoding.gamma2:
-            return cascade
-        return Adaptive(self.target.stats, [(self.lookup(), _MOST_COPIED), (cascade, _MOST_DRAFTED)])
+            return self.joined(cascade)
+        copied, drafted = (self.lookup(), _MOST_COPIED), (cascade, _MOST_DRAFTED)
+        return self._chosen(self.target.stats, None, copied, drafted)
 
     def lookup(self) -> Lookup:
         """Prompt lookup, one for all levels."""
@@ -102,7 +129,7 @@ class Parts:
 
 
 METHODS: dict[str, Callable[[Parts], Drafter]] = {
-    "ar": lambda _: NoDrafter(),
+    "ar": lambda parts: parts.joined(NoDrafter()),
     "lookup": lambda parts: parts.paced(parts.lookup(), _MOST_COPIED),
     "draft": lambda parts: parts.paced(parts.small(), _MOST_DRAFTED),
     "retrieval": lambda parts: parts.paced(parts.cascade(), _MOST_DRAFTED),

@@ -32,6 +32,7 @@ class Verdict:
     """The tokens a verifier emits, with its own laws [len(tokens), vocab]: accepted ones, then one more of its own.
 
     `logits` [len(tokens), vocab] are the raw ones behind these laws, where they came from a runner.
+    The one more is missing where the verifier's law is empty: its controls rule out every token there.
     """
 
     tokens: list[int]
@@ -72,7 +73,7 @@ def verify(draft: Draft | None, laws: Tensor, level: str, sampler: Sampler) -> V
     norm(max(0, v - d)); if none is rejected, one from the last law (Leviathan et al., arXiv 2211.17192, theorem 1).
     """
     if draft is None:
-        return Verdict([sampler.draw(laws[0])], laws, [level], 0)
+        return _verdict([], [], laws[0], laws, level, sampler)
     n = len(draft.tokens)
     assert len(laws) == n + 1, (len(laws), n)
     index = torch.tensor(draft.tokens, dtype=torch.long)[:, None]  # [n, 1]
@@ -83,16 +84,26 @@ def verify(draft: Draft | None, laws: Tensor, level: str, sampler: Sampler) -> V
     if k < n:
         residual = (last - draft.laws[k]).clamp(min=0.0)
         mass = residual.sum()
-        last = residual / mass if mass > 0 else last  # an empty residual can only be rounding
-    return Verdict([*draft.tokens[:k], sampler.draw(last)], laws[: k + 1], [*draft.levels[:k], level], k)
+        last = residual / mass if mass > 0 else last  # an empty residual can only be rounding, or an empty law
+    return _verdict(draft.tokens[:k], draft.levels[:k], last, laws, level, sampler)
+
+
+def _verdict(
+    accepted: list[int], levels: list[str], last: Tensor, laws: Tensor, level: str, sampler: Sampler
+) -> Verdict:
+    """`accepted` and one token more, drawn from `last`."""
+    k, token = len(accepted), sampler.draw(last)
+    if token is None:
+        return Verdict(accepted, laws[:k], levels, k)
+    return Verdict([*accepted, token], laws[: k + 1], [*levels, level], k)
 
 
 def step(tokens: TokenIds, runner: Runner, drafter: Drafter, depth: int, sampler: Sampler) -> Verdict:
-    """Draft, verify, account: the tokens to append to `tokens`, at least one, each following the runner's law."""
+    """Draft, verify, account: the tokens to append to `tokens`, each following the runner's law; none at a dead end."""
     draft = drafter.propose(tokens, depth, sampler)
     drafted = draft.tokens if draft else []
-    logits = runner.logits(extend(tokens, drafted), len(drafted) + 1)
-    verdict = verify(draft, sampler.laws(logits), runner.stats.name, sampler)
-    drafter.stats.drafted += len(drafted)
-    drafter.stats.accepted += verdict.num_accepted
+    read = extend(tokens, drafted)
+    logits = runner.logits(read, len(drafted) + 1)
+    verdict = verify(draft, sampler.laws(logits, read), runner.stats.name, sampler)
+    drafter.stats.count(len(drafted), verdict.num_accepted)
     return replace(verdict, logits=logits[: len(verdict.tokens)])

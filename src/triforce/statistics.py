@@ -15,3 +15,8 @@ class LevelStats:
     drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """Enter one draft of so many tokens, and how many of them the level above accepted."""
+        self.drafted += drafted
+        self.accepted += accepted

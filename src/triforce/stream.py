@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from triforce.completion import Completion, Generation, Timings, TokenLogprobs
 from triforce.config import DEEPEST, SamplingParams
+from triforce.controls.base import Control
 from triforce.logprobs import token_logprobs
 from triforce.methods import Parts, create_drafter
 from triforce.sampling import Sampler
@@ -34,6 +35,7 @@ class Stream(Iterator[Completion]):
         sampling: SamplingParams,
         on_prefill: Callable[[int, int], None] | None = None,
         load_seconds: float = 0.0,
+        controls: Sequence[Control] = (),
     ) -> None:
         self._parts = parts
         self._load_seconds = load_seconds
@@ -42,7 +44,7 @@ class Stream(Iterator[Completion]):
         eos_token_ids = {*config.eos_token_ids, *tokenizer.eos_token_ids}
         self._stopper = Stopper(sampling, tokenizer, eos_token_ids, config.vocab_size, len(tokens))
         self._drafter = create_drafter(parts)
-        self._sampler = Sampler(sampling)
+        self._sampler = Sampler(sampling, controls)
         self._sampling = sampling
         self._tokens = tokens
         self._prompt_tokens = len(tokens)
@@ -143,6 +145,8 @@ class Stream(Iterator[Completion]):
         start = time.perf_counter()
         depth = min(self._parts.decoding.gamma2 or DEEPEST, self._stopper.limit - len(self._tokens) - 1)
         verdict = step(self._tokens, self._parts.target, self._drafter, depth, self._sampler)
+        if not verdict.tokens:
+            raise self._sampler.dead_end(len(self._tokens) - self._prompt_tokens)
         late, last = self._is_late(), len(verdict.tokens) - 1
         logprobs = self._logprobs(verdict)
         for i, (token, level) in enumerate(zip(verdict.tokens, verdict.levels, strict=True)):

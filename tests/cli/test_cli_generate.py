@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from fake_engine import WORDS, FakeEngine, FakeStream
 
 import triforce
 from triforce.cli import main
+from triforce.cli.parser import build_parser
+from triforce.cli.registry import COMMANDS
 from triforce.errors import ModelError
 
 TEXT = "".join(WORDS)
@@ -146,6 +149,60 @@ def test_every_option_reaches_the_engine(install: Install) -> None:
     }
 
 
+def test_every_control_reaches_the_engine(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engine = install(FakeEngine())
+    monkeypatch.chdir(tmp_path)
+    Path("rules_of_mine.py").write_text("def calm(token_ids, logits):\n    return logits\n")
+    controls = (
+        "--typical-p 0.9 --repetition-penalty 1.2 --presence-penalty 0.5 --frequency-penalty -0.1 --no-repeat-ngram 3 "
+        "--logit-bias 7=-2.5 --logit-bias 9=1 --bad-word damn --bad-word blast --min-new-tokens 4 "
+        "--processor rules_of_mine:calm"
+    )
+    assert main(["generate", "Speak", *controls.split()]) == 0
+    sampling = engine.call["sampling"]
+    assert sampling == triforce.SamplingParams(
+        typical_p=0.9,
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=-0.1,
+        no_repeat_ngram_size=3,
+        logit_bias={7: -2.5, 9: 1.0},
+        bad_words=["damn", "blast"],
+        min_new_tokens=4,
+        processors=sampling.processors,
+    )
+    assert [processor.__name__ for processor in sampling.processors] == ["calm"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["--json-schema", '{"type": "null"}'], {"json_schema": '{"type": "null"}'}),
+        (["--json-schema", "schema.json"], {"json_schema": ' {"type": "boolean"}'}),
+        (["--regex", "a+b"], {"regex": "a+b"}),
+        (["--choice", "yes", "--choice", "no way"], {"choice": ("yes", "no way")}),
+        (["--grammar", "sums.lark"], {"grammar": 'start: "1+1"'}),
+    ],
+)
+def test_a_form_is_given_in_place_or_as_a_file(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], settings: dict[str, str]
+) -> None:
+    engine = install(FakeEngine())
+    monkeypatch.chdir(tmp_path)
+    Path("schema.json").write_text(' {"type": "boolean"}')
+    Path("sums.lark").write_text('start: "1+1"')
+    assert main(["generate", "Speak", *arguments]) == 0
+    assert engine.call["sampling"] == triforce.SamplingParams(**settings)  # type: ignore[arg-type]
+
+
+def test_every_control_has_an_option() -> None:
+    parser = build_parser(COMMANDS)
+    arguments = vars(parser.parse_args(["generate", "Speak"]))
+    spelt = {"no_repeat_ngram_size": "no_repeat_ngram", "bad_words": "bad_word", "processors": "processor"}
+    for field in fields(triforce.SamplingParams):
+        assert spelt.get(field.name, field.name) in arguments, field.name
+
+
 def test_without_options_the_defaults_are_those_of_the_library(install: Install) -> None:
     engine = install(FakeEngine())
     assert main(["generate", "Speak"]) == 0
@@ -201,6 +258,21 @@ def test_the_prompt_is_put_together_from_file_argument_and_stdin(
         (["Speak", "--top-p", "0"], "top_p is 0.0"),
         (["Speak", "--top-k", "-1"], "top_k is -1"),
         (["Speak", "--min-p", "2"], "min_p is 2: use at most 1"),
+        (["Speak", "--typical-p", "0"], "typical_p is 0.0"),
+        (["Speak", "--repetition-penalty", "0"], "repetition_penalty is 0: use at least"),
+        (["Speak", "--min-new-tokens", "9", "-n", "8"], "min_new_tokens is 9, more than max_new_tokens 8"),
+        (["Speak", "--logit-bias", "the=3"], "--logit-bias is 'the=3': give a token id and a number, as in 42=-5"),
+        (["Speak", "--logit-bias", "3"], "--logit-bias is '3': give a token id and a number"),
+        (["Speak", "--bad-word", ""], "bad_words has an empty word: leave it out"),
+        (["Speak", "--processor", "nosuch:f"], "--processor nosuch:f cannot be imported (No module named 'nosuch')"),
+        (["Speak", "--processor", "json"], "--processor json cannot be imported"),
+        (["Speak", "--json-schema", "absent.json"], "absent.json: no such file"),
+        (["Speak", "--json-schema", "{"], "json_schema is not JSON"),
+        (["Speak", "--json-schema", '{"type": "objct"}'], "json_schema cannot be used (Invalid type: objct): correct"),
+        (["Speak", "--regex", "("], "regex cannot be used (unclosed group): correct it"),
+        (["Speak", "--grammar", "."], ". cannot be read (Is a directory): give a text file"),
+        (["Speak", "--grammar", "latin.txt"], "latin.txt cannot be read (not UTF-8): give a text file"),
+        (["Speak", "--regex", "a", "--choice", "b"], "regex and choice are given: one call takes one of them"),
         (["Speak", "--budget", "8"], "budget is 8 rows"),
         (["Speak", "--gamma1", "0"], "gamma1 is 0"),
         (["Speak", "--gamma2", "0"], "gamma2 is 0"),

@@ -25,9 +25,9 @@ def test_it_draws_each_token_from_the_law_it_reports() -> None:
         draft = ModelDrafter(runner, 5).propose(PREFIX, 2, draw)
         assert draft is not None
         sequence = extend(PREFIX, draft.tokens)
-        assert torch.equal(draft.laws, draw.laws(runner.logits(sequence[:-1], 2)))
+        assert torch.equal(draft.laws, draw.laws(runner.logits(sequence[:-1], 2), sequence[:-1]))
         counts[draft.tokens[0]] += 1
-    law = draw.laws(runner.logits(PREFIX, 1))[0].double()
+    law = draw.laws(runner.logits(PREFIX, 1), PREFIX)[0].double()
     assert chisquare(counts, (1500 * law / law.sum()).numpy()).pvalue > 1e-4
 
 
@@ -73,7 +73,7 @@ def test_a_cascade_drafts_by_the_law_of_its_runner_whoever_proposed(inner_depth:
         assert draft is not None
         assert depth <= len(draft.tokens) <= depth + inner_depth
         sequence = extend(PREFIX, draft.tokens)
-        assert torch.equal(draft.laws, draw.laws(runner.logits(sequence[:-1], len(draft.tokens))))
+        assert torch.equal(draft.laws, draw.laws(runner.logits(sequence[:-1], len(draft.tokens)), sequence[:-1]))
         assert len(draft.levels) == len(draft.tokens)
         seen.update(draft.levels)
     assert "sparse" in seen

@@ -19,7 +19,7 @@ from triforce.config import Decoding, SamplingParams
 from triforce.methods import METHODS
 
 PROMPT = "It was the best of times, it was the worst of times. " * 6  # 318 tokens
-BLOCKS = Decoding(slots=512)
+BLOCKS = Decoding(slots=512, gamma1=4, gamma2=6)
 SAMPLING = SamplingParams(max_new_tokens=40, seed=5)
 PLAIN = tiny_engine().generate(PROMPT, SAMPLING, Decoding(method="ar")).token_ids
 methods = pytest.mark.parametrize("method", list(METHODS))

@@ -13,7 +13,7 @@ from triforce.errors import PromptError, UsageError
 from triforce.methods import METHODS
 
 PROMPT = "It was the best of times, it was the worst of times. " * 4  # 212 tokens
-SMALL = Decoding(budget=64, chunk=4, sinks=8, recent=16, stride=8, slots=48)
+SMALL = Decoding(budget=64, chunk=4, sinks=8, recent=16, stride=8, slots=48, gamma1=4, gamma2=6)
 LONG = 190  # so many new tokens that the queries before them are overwritten
 
 matrix = pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -18,8 +18,10 @@ from triforce.methods import METHODS
 from triforce.tokens import TokenIds
 
 PROMPT = "It was the best of times, it was the worst of times. " * 6  # 318 tokens
-FEW_ROWS = Decoding(budget=64, chunk=4, sinks=8, recent=16, stride=8, slots=48)  # drafts are often rejected
-ALL_ROWS = Decoding(slots=512)  # drafts are mostly accepted: blocks of seven
+FEW_ROWS = Decoding(
+    budget=64, chunk=4, sinks=8, recent=16, stride=8, slots=48, gamma1=4, gamma2=6
+)  # drafts are often rejected
+ALL_ROWS = Decoding(slots=512, gamma1=4, gamma2=6)  # drafts are mostly accepted: blocks of seven
 NUM = 40
 
 matrix = pytest.mark.parametrize("temperature", [0.0, 0.8])

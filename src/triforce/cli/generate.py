@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from triforce.cli.control_options import add_control_arguments, with_controls
 from triforce.cli.options import (
     add_decoding_arguments,
     add_model_arguments,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_sampling_arguments(parser)
     add_stopping_arguments(parser)
+    add_control_arguments(parser)
     add_decoding_arguments(parser)
 
 
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace, output: Output) -> None:
-    sampling = with_stops(sampling_from(args), args)
+    sampling = with_controls(with_stops(sampling_from(args), args), args)
     if args.logprobs is not None and not args.json:
         raise UsageError("--logprobs is printed as JSON only: add --json")
     prompt = read_prompt(args.prompt, args.file)

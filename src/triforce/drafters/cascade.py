@@ -28,6 +28,8 @@ class Cascade:
         while drafted < depth:
             inner = min(self._inner_depth, depth - drafted - 1)
             verdict = step(tokens, self._runner, self._drafter, inner, sampler)
+            if not verdict.tokens:  # nothing may follow what was drafted
+                break
             tokens = extend(tokens, verdict.tokens)
             drafted += len(verdict.tokens)
             verdicts.append(verdict)

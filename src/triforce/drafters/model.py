@@ -22,10 +22,15 @@ class ModelDrafter:
         drafted: list[int] = []
         laws: list[Tensor] = []
         for _ in range(depth):
-            logits = _fit(self._runner.logits(extend(tokens, drafted), 1), self._vocab_size)
-            laws.append(sampler.laws(logits))
-            drafted.append(sampler.draw(laws[-1][0]))
-        return Draft(drafted, torch.cat(laws), [self.stats.name] * depth) if drafted else None
+            read = extend(tokens, drafted)
+            logits = _fit(self._runner.logits(read, 1), self._vocab_size)
+            law = sampler.laws(logits, read)
+            token = sampler.draw(law[0])
+            if token is None:  # nothing may follow what was drafted
+                break
+            laws.append(law)
+            drafted.append(token)
+        return Draft(drafted, torch.cat(laws), [self.stats.name] * len(drafted)) if drafted else None
 
 
 def _fit(logits: Tensor, vocab_size: int) -> Tensor:

@@ -10,6 +10,8 @@ import tokenizers
 from triforce.errors import ModelError, PromptError
 from triforce.text.pieces import Pieces
 
+_LINE_END = "\n"  # merges with nothing after it in vocabularies that begin a text with a space
+
 
 class Tokenizer:
     """Text to ids and ids to text, as the model was trained.
@@ -70,6 +72,22 @@ class Tokenizer:
                 f"the text holds a lone surrogate at character {error.start}, which is no Unicode; save it as UTF-8"
             ) from None
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_within(self, text: str) -> list[int]:
+        """The ids of `text` where it continues another: no BOS, and no space that begins only a whole text.
+
+        Raises `PromptError` for invalid Unicode.
+        """
+        if not self.pieces.drops_first_space:
+            return self.encode(text, add_special_tokens=False)
+        before = self.encode(_LINE_END, add_special_tokens=False)
+        ids = self.encode(_LINE_END + text, add_special_tokens=False)
+        return ids[len(before) :] if ids[: len(before)] == before else self.encode(text, add_special_tokens=False)
+
+    def spellings(self) -> list[bytes]:
+        """What each id adds to a text, as bytes; empty for special tokens and for ids that are not in use."""
+        last = max(self.vocabulary().values(), default=-1)
+        return [self.pieces.piece(token_id, skip_special=True) for token_id in range(last + 1)]
 
     def decode(self, token_ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `token_ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
