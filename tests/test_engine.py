@@ -212,7 +212,7 @@ def test_a_sampling_control_out_of_range_names_its_remedy(changes: dict[str, Any
 
 def test_a_stop_id_that_the_vocabulary_lacks_is_refused() -> None:
     with pytest.raises(UsageError, match=r"stop_token_ids holds 256: use ids of the vocabulary, 0\.\.255"):
-        tiny_engine().stream(PROMPT, SamplingParams(stop_token_ids=[255, 256]))
+        tiny_engine().stream(PROMPT, SamplingParams(max_new_tokens=8, stop_token_ids=[255, 256]))
 
 
 def test_settings_cannot_be_changed_through_the_list_they_came_in() -> None:
