@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py
 
-No text is read: rows of 32,768 tokens are random numbers of SmolLM2-135M's shape, as only sizes count. Then a tiny
-prompt is decoded for 300 tokens, and what each cache holds is compared with what it held before. The last line is JSON.
+No text is read: the rows of 32,768 tokens hold anything, since only sizes count. Then 300 tokens are decoded after a
+short prompt, and what is held is compared with what was held before. The last line is JSON.
 """
 
 from __future__ import annotations

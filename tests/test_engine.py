@@ -167,7 +167,7 @@ def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: Any, expe
     [
         ({"method": "magic"}, "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
         ({"policy": "magic"}, "unknown policy 'magic': use one of retrieval, attention, recent"),
-        ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use --budget 96 or more"),
+        ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use --budget 112 or more"),
         ({"gamma1": 0}, "gamma1 is 0: use at least 1"),
         ({"gamma2": 0}, "gamma2 is 0: use at least 1"),
         ({"gamma2": 65}, "gamma2 is 65: use at most 64"),

@@ -155,7 +155,7 @@ class Decoding:
     gamma1: int | None = None
     gamma2: int | None = None
     budget: int = 1024
-    chunk: int = 8
+    chunk: int = 16
     sinks: int = 16
     recent: int = 64
     stride: int = 32

@@ -24,8 +24,10 @@ from tiny import (
 from torch import Tensor
 
 from triforce.attention.int8 import dequantise, quantise
+from triforce.caches.base import CacheShape
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES, SparseCache
+from triforce.config import Decoding
 from triforce.policies import POLICIES, create_policy
 from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds, extend
@@ -253,3 +255,33 @@ def test_means_of_replaced_rows_are_not_kept() -> None:
     levels.sparse.logits(first, 1)
     levels.target.prefill(second[:-1])
     assert_same(levels.sparse.logits(second, 1), fresh_logits("retrieval", second, [], 1))
+
+
+def test_at_32k_tokens_it_holds_less_than_a_twentieth_of_the_full_cache_and_does_not_grow() -> None:
+    """Of float16 rows with heads of 64, at the default settings; the rows' contents do not matter."""
+    default, length = Decoding(), 32_768
+    shape = CacheShape(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64)
+    full = FullCache(
+        shape, DECODER.rope, capacity=length, num_queries=NUM_QUERIES + default.stride, dtype=torch.float16
+    )
+    for plane in full.planes:
+        plane.fill_(1)
+    cache = SparseCache(
+        full,
+        create_policy(default.policy),
+        budget=default.budget,
+        chunk=default.chunk,
+        sinks=default.sinks,
+        recent=default.recent,
+        stride=default.stride,
+    )
+    tokens = random_tokens(length)
+    full.log.append(tokens[: length - 300])
+    held = []
+    for end in range(length - 300, length + 1, 3):
+        full.log.append(tokens[full.length : end])
+        cache.sync(tokens[:end])
+        cache.attend(0, torch.ones(6, 2, 64), torch.ones(6, 1, 64), torch.ones(6, 1, 64))
+        held.append(sum(plane.nbytes for plane in (*cache._planes, *cache._means)))
+    assert held[-1] == held[0]
+    assert held[-1] < 0.05 * sum(plane.nbytes for plane in full.planes)

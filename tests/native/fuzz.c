@@ -231,7 +231,7 @@ static void fuzz_forward(void) {
 // ---- selection ----
 
 static void fuzz_select(void) {
-    score_args a = {.layers = between(1, 3), .n = between(1, 9), .kv_heads = between(1, 4), .dim = 32 * between(1, 4), .chunks = between(1, 300)};
+    score_args a = {.layers = between(1, 3), .n = between(1, 9), .kv_heads = between(1, 4), .dim = 16 * between(1, 8), .chunks = between(1, 300)};
     a.heads = a.kv_heads * between(1, 8);
     a.mean_stride = a.chunks + between(0, 3);
     const int64_t heads = a.layers * a.kv_heads, held = (heads - 1) * a.mean_stride + a.chunks;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #define MOST_THREADS 8
 
@@ -14,8 +15,15 @@ int planted_race;  // all threads take themselves for the first, and so share it
 
 static int wanted = 4;
 static _Thread_local int number, team = 1;
-static atomic_long next_iteration;
-static long end_iteration, chunk_size;
+
+// The loop of a section whose iterations are dealt out: one at most, counted from its first by steps of 1.
+typedef struct {
+    long first, end, chunk;
+} loop;
+
+static loop given;                // what the threads of a section start with
+static _Thread_local loop mine;
+static atomic_long dealt;
 
 int omp_get_max_threads(void) { return wanted; }
 int omp_get_num_threads(void) { return team; }
@@ -30,53 +38,46 @@ typedef struct {
 
 static void *enter(void *argument) {
     const section *s = argument;
-    const int outer_number = number, outer_team = team;
-    number = s->number, team = s->team;
+    number = s->number, team = s->team, mine = given;
     s->body(s->data);
-    number = outer_number, team = outer_team;
+    number = 0, team = 1;
     return NULL;
 }
 
 void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags) {
     (void)flags;
-    const int count = team > 1 ? 1 : threads ? (int)threads : wanted;  // nested sections have one thread
+    if (team > 1) abort();  // the kernels nest no sections
+    const int count = threads ? (int)threads : wanted;
     section sections[MOST_THREADS];
     pthread_t ids[MOST_THREADS];
+    atomic_store_explicit(&dealt, 0, memory_order_relaxed);
     for (int i = 0; i < count; i++) sections[i] = (section){body, data, i, count};
-    for (int i = 1; i < count; i++) pthread_create(&ids[i], NULL, enter, &sections[i]);
+    for (int i = 1; i < count; i++)
+        if (pthread_create(&ids[i], NULL, enter, &sections[i])) abort();
     enter(&sections[0]);
     for (int i = 1; i < count; i++) pthread_join(ids[i], NULL);
 }
 
-static void deal(long start, long end, long chunk) {
-    atomic_store_explicit(&next_iteration, start, memory_order_relaxed);
-    end_iteration = end, chunk_size = chunk;
-}
-
 bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end) {
-    const long at = atomic_fetch_add_explicit(&next_iteration, chunk_size, memory_order_relaxed);
-    if (at >= end_iteration) return false;
+    const long at = mine.first + atomic_fetch_add_explicit(&dealt, mine.chunk, memory_order_relaxed);
+    if (at >= mine.end) return false;
     *start = at;
-    *end = at + chunk_size < end_iteration ? at + chunk_size : end_iteration;
+    *end = at + mine.chunk < mine.end ? at + mine.chunk : mine.end;
     return true;
 }
 
-bool GOMP_loop_dynamic_next(long *start, long *end) { return GOMP_loop_nonmonotonic_dynamic_next(start, end); }
+bool GOMP_loop_nonmonotonic_dynamic_start(long first, long end, long step, long chunk, long *from, long *to) {
+    (void)step;
+    mine = (loop){first, end, chunk};
+    return GOMP_loop_nonmonotonic_dynamic_next(from, to);
+}
 
 void GOMP_loop_end_nowait(void) {}
 
-static void dealt(void (*body)(void *), void *data, unsigned threads, long start, long end, long chunk, unsigned flags) {
-    deal(start, end, chunk);
-    GOMP_parallel(body, data, threads, flags);
-}
-
-void GOMP_parallel_loop_nonmonotonic_dynamic(void (*body)(void *), void *data, unsigned threads, long start, long end,
+// Both at once, as other versions of GCC have it.
+void GOMP_parallel_loop_nonmonotonic_dynamic(void (*body)(void *), void *data, unsigned threads, long first, long end,
                                              long step, long chunk, unsigned flags) {
-    (void)step;  // GCC makes it 1
-    dealt(body, data, threads, start, end, chunk, flags);
-}
-
-void GOMP_parallel_loop_dynamic(void (*body)(void *), void *data, unsigned threads, long start, long end, long step,
-                                long chunk, unsigned flags) {
-    GOMP_parallel_loop_nonmonotonic_dynamic(body, data, threads, start, end, step, chunk, flags);
+    (void)step;
+    given = (loop){first, end, chunk};
+    GOMP_parallel(body, data, threads, flags);
 }

@@ -37,5 +37,5 @@ def gather(source: Tensor, chunks: Tensor, chunk: int, out: Tensor) -> None:
 
 def group_queries(queries: Tensor, kv_heads: int) -> Tensor:
     """[..., n, heads, dim] to [..., kv_heads, n * group, dim]: the queries that share each KV head."""
-    *before, n, _, dim = queries.shape
-    return queries.reshape(*before, n, kv_heads, -1, dim).transpose(-4, -3).reshape(*before, kv_heads, -1, dim)
+    *layers, n, _, dim = queries.shape
+    return queries.reshape(*layers, n, kv_heads, -1, dim).transpose(-4, -3).flatten(-3, -2)

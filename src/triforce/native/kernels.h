@@ -49,6 +49,21 @@ static inline int64_t attend_scratch(int dim, int num_queries) {
     return TURNED * (int64_t)dim + BLOCK * (int64_t)num_queries;
 }
 
+// How much the query rows of one KV head want each chunk, by its mean key: the sum of their softmaxes.
+typedef struct {
+    const float *q;  // [num_queries, dim], scaled, for scores to base 2
+    const int8_t *means;  // [chunks, dim]
+    const float *scales;  // [chunks]
+    float *scores;  // [chunks]
+    int32_t dim, num_queries;
+    int64_t chunks;
+} score_job;
+
+// Floats that `score` works in: as many as `attend`, and a row of weights for each query.
+static inline int64_t score_scratch(int dim, int num_queries, int64_t chunks) {
+    return attend_scratch(dim, num_queries) + num_queries * chunks;
+}
+
 typedef struct {
     const float *x;  // [n, in]
     const uint8_t *weights;  // [out, in] in the format of `type`
@@ -65,6 +80,7 @@ typedef struct {
     // `scratch` [attend_scratch] is the caller's: on a thread's stack, whose size is not ours, it could be too much.
     void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *scratch, float *out, float *max,
                    float *sum);
+    void (*score)(const score_job *job, float *scratch);
     void (*linear)(const linear_job *job, int64_t begin, int64_t end);  // output rows [begin, end)
     void (*rms_norm)(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);
     void (*silu_mul)(const float *gate_up, float *out, int64_t rows, int64_t inner);

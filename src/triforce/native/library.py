@@ -295,7 +295,7 @@ def serves_scores(queries: Tensor, means: Tensor) -> bool:
         and queries.shape[0] == means.shape[0]
         and queries.shape[2] % kv_heads == 0
         and queries.shape[3] == dim
-        and dim % 32 == 0
+        and serves_head(dim)
         and means.shape[2] >= 1
         and means.stride()[2:] == (dim, 1)
         and means.stride(0) == kv_heads * means.stride(1)
