@@ -20,6 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "statistics": set(),
     "tokens": set(),
+    "atomic": set(),
     "config": {"errors", "tokens"},
     "completion": {"statistics"},
     "report": {"completion", "statistics"},
@@ -33,6 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "caches": {"attention", "policies", "tokens"},
     "models": {"config", "errors", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},
+    "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
     "generation_config": {"config", "errors"},
     "logprobs": {"completion", "text"},
@@ -40,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "runner": {"models", "caches", "statistics", "tokens"},
     "drafters": {"speculative", "sampling", "statistics", "tokens"},
 }
-TORCH_FREE = ("errors", "statistics", "tokens", "config", "completion", "report", "pull")
+TORCH_FREE = ("errors", "statistics", "tokens", "config", "completion", "report", "pull", "atomic")
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library
 
 
@@ -88,6 +90,8 @@ def test_every_module_below_the_engine_has_a_layer() -> None:
         "controller",
         "tuning",
         "model",
+        "session",
+        "conversation",
         "transformers_settings",
     }
     names = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

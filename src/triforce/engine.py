@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,10 @@ from triforce.text.chat import encode_chat
 from triforce.text.tokenizer import Tokenizer
 from triforce.tokens import TokenIds
 
-_SPARE_ROWS = 128  # for tokens drafted past the limit, so that the cache need not grow
+if TYPE_CHECKING:
+    from triforce.session import Session
+
+SPARE_ROWS = 128  # for tokens drafted past the limit, so that the cache need not grow
 
 
 class Engine:
@@ -51,7 +55,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.draft = draft
         self.load_seconds = load_seconds
-        self._cache_dtype = cache_dtype or target.dtype
+        self.cache_dtype = cache_dtype or target.dtype
         self._cache: FullCache | None = None
 
     @property
@@ -90,14 +94,24 @@ class Engine:
         `on_prefill` hears (rows held, rows wanted) while the prompt is read. Raises `PromptError` for a prompt that is
         empty or too long, `UsageError` for settings that cannot be honoured.
         """
-        sampling = sampling or SamplingParams()
-        tokens = self._encode(prompt, chat)
-        self._check_length(len(tokens), sampling.max_new_tokens)
-        controls = self._controls.create(sampling, len(tokens))
-        decoding = decoding or Decoding()
+        sampling, decoding = sampling or SamplingParams(), decoding or Decoding()
+        tokens = self.encode(prompt, chat)
+        self.check_length(len(tokens), sampling.max_new_tokens)
+        cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
+        return self.stream_over(cache, tokens, sampling, decoding, on_prefill)
+
+    def stream_over(
+        self,
+        cache: FullCache,
+        tokens: TokenIds,
+        sampling: SamplingParams,
+        decoding: Decoding,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Stream:
+        """As `stream`, over a cache of the caller's. Raises `UsageError`."""
         if sampling.seed is not None and sampling.temperature > 0:
             decoding = decoding.without_clock()
-        cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
+        controls = self._controls.create(sampling, len(tokens))
         parts = Parts(self.target, cache, self.draft, decoding, grammar_of(controls))
         return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds, controls)
 
@@ -127,22 +141,42 @@ class Engine:
         if not isinstance(n, Integral) or n < 1:
             raise UsageError(f"n is {n!r}: ask for at least 1 continuation")
         own = _with_seeds(sampling or SamplingParams(), int(n))
-        tokens = self._encode(prompt, chat).tolist()
-        self._check_length(len(tokens), own[0].max_new_tokens)
+        tokens = self.encode(prompt, chat).tolist()
+        self.check_length(len(tokens), own[0].max_new_tokens)
         return (self.stream(tokens, params, decoding, on_prefill=on_prefill) for params in own)
+
+    def session(self, prompt: str | Sequence[int] | None = None) -> Session:
+        """A sequence with a cache of its own, which begins with `prompt`; any number of them can be open."""
+        from triforce.session import Session
+
+        session = Session(self)
+        if prompt is not None:
+            session.append(prompt)
+        return session
+
+    def load_session(self, path: str | Path, *, verify: bool = True) -> Session:
+        """The session in the file `path`, whose rows are mapped, not read.
+
+        `verify` off leaves their checksums unread, so that loading takes the same time whatever the length. Raises
+        `SessionError` for a file that is damaged, or made by another model or with other settings.
+        """
+        from triforce.session import load_session
+
+        return load_session(self, Path(path), verify)
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """The target's logits [vocab] after `tokens`, by plain decoding. Raises `PromptError`."""
-        ids = self._encode(tokens, chat=False)
+        ids = self.encode(tokens)
         plain = Decoding(method="ar")
         target = Parts(self.target, self._full_cache(len(ids), plain), None, plain).target
         return target.logits(ids, 1)[0]
 
-    def _encode(self, prompt: str | Sequence[int], chat: bool) -> TokenIds:
+    def encode(self, prompt: str | Sequence[int] | TokenIds, chat: bool = False, *, at_start: bool = True) -> TokenIds:
+        """The ids of `prompt`, with what the tokenizer puts at the start of a text. Raises `PromptError`."""
         if isinstance(prompt, str):
             messages = [{"role": "user", "content": prompt}]
-            prompt = encode_chat(self.tokenizer, messages) if chat else self.tokenizer.encode(prompt)
+            prompt = encode_chat(self.tokenizer, messages) if chat else self.tokenizer.encode(prompt, at_start)
         elif chat:
             raise PromptError("a chat message must be text: give a str, or leave chat out for token ids")
         ids = _integers(prompt)
@@ -152,7 +186,8 @@ class Engine:
             raise PromptError(f"the prompt has a token id outside 0..{self.target.config.vocab_size - 1}")
         return ids.astype(np.int32)
 
-    def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
+    def check_length(self, prompt_tokens: int, new_tokens: int) -> None:
+        """Raises `PromptError` when so many tokens are more than the model allows."""
         limit = self.context_length
         excess = prompt_tokens + new_tokens - limit
         if excess <= 0:
@@ -175,9 +210,9 @@ class Engine:
             cache = self._cache = FullCache(
                 self.target.cache_shape,
                 rope,
-                capacity=context_length + _SPARE_ROWS,
+                capacity=context_length + SPARE_ROWS,
                 num_queries=num_queries,
-                dtype=self._cache_dtype,
+                dtype=self.cache_dtype,
                 device=self.target.device,
             )
         return cache
@@ -197,7 +232,7 @@ def _with_seeds(sampling: SamplingParams, n: int) -> list[SamplingParams]:
     return [replace(sampling, seed=(sampling.seed + i) % 2**63) for i in range(n)]
 
 
-def _integers(prompt: Sequence[int]) -> npt.NDArray[np.integer[Any]]:
+def _integers(prompt: Sequence[int] | TokenIds) -> npt.NDArray[np.integer[Any]]:
     """Token ids as an array, whatever sequence they came in."""
     try:
         ids = np.asarray(prompt)

@@ -19,3 +19,7 @@ class ModelError(TriForceError):
 
 class DownloadError(TriForceError):
     """A model or document that could not be fetched whole."""
+
+
+class SessionError(TriForceError):
+    """A session file that cannot be written or read, is damaged, or belongs to another model or setting."""

@@ -199,6 +199,7 @@ def test_every_control_has_an_option() -> None:
     parser = build_parser(COMMANDS)
     arguments = vars(parser.parse_args(["generate", "Speak"]))
     spelt = {"no_repeat_ngram_size": "no_repeat_ngram", "bad_words": "bad_word", "processors": "processor"}
+    spelt |= {"stop_token_ids": "stop_id", "criteria": "stop"}  # functions have no flag
     for field in fields(triforce.SamplingParams):
         assert spelt.get(field.name, field.name) in arguments, field.name
 

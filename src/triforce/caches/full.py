@@ -14,13 +14,14 @@ from torch import Tensor
 from triforce.attention import attend, rotate_and_store
 from triforce.attention.rope import Rope, Rotation
 from triforce.caches.base import CacheShape, Rows
+from triforce.caches.memory import PlainMemory, Plane, RowLayout, RowMemory
 from triforce.tokens import TokenIds, TokenLog
 
 _SPARE_QUERIES = 128  # beyond those asked for, so that dropping a rejected draft gives up no rows
 
 
 class FullCache:
-    """Rows [layers, kv_heads, capacity, dim] that grow by doubling past `capacity`.
+    """Rows [layers, kv_heads, capacity, dim] in `memory`, by default plain tensors that grow past `capacity`.
 
     The queries of the last `num_queries` positions are at hand after every `sync`.
     """
@@ -34,14 +35,13 @@ class FullCache:
         num_queries: int = 128,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        memory: RowMemory | None = None,
     ) -> None:
         self.shape = shape
         self.rope = rope
         self.log = TokenLog()
         self._rotation = Rotation(rope)
-        size, wide = (shape.num_layers, shape.num_kv_heads, capacity), shape.head_dim
-        planes = [(wide, dtype), (wide, dtype)] + [(1, torch.float32)] * 2 * (dtype == torch.int8)
-        self.planes = tuple(torch.empty(*size, width, dtype=kind, device=device) for width, kind in planes)
+        self.memory = memory or PlainMemory.empty(row_layout(shape, dtype), capacity, device)
         self.num_queries = num_queries
         ring = num_queries + _SPARE_QUERIES  # query of position p at p % ring
         self._queries = torch.zeros(
@@ -57,8 +57,13 @@ class FullCache:
         return len(self.log)
 
     @property
+    def planes(self) -> tuple[Tensor, ...]:
+        """Keys, values and perhaps their scales, [layers, kv_heads, capacity, width] each; others once rows moved."""
+        return self.memory.planes
+
+    @property
     def keys(self) -> Tensor:
-        """[layers, kv_heads, capacity, dim]; another tensor once the cache had to grow."""
+        """[layers, kv_heads, capacity, dim]."""
         return self.planes[0]
 
     @property
@@ -127,6 +132,38 @@ class FullCache:
         positions = torch.arange(max(end - num, 0), end, device=self._queries.device)
         return self._queries[:, positions % self._queries.shape[1]]
 
+    def remembered(self, end: int) -> Tensor:
+        """The queries of all positions before `end` that are at hand without gaps: [layers, n, heads, dim] float32."""
+        return self.queries(end, max(end - self._first_query, 0))
+
+    def restore(self, tokens: TokenIds, queries: Tensor) -> None:
+        """Take the first rows in memory for those of `tokens`, with what `remembered` said when they were the last."""
+        self.log = TokenLog()
+        self.log.append(tokens)
+        self._first_query = len(tokens)
+        self._recall(queries[:, -self._queries.shape[1] :].to(self._queries.device))
+
+    def fork(self) -> FullCache:
+        """A cache of the same rows, which from here on go their own way; shared or copied, as the memory does it."""
+        fork = FullCache(
+            self.shape,
+            self.rope,
+            num_queries=self.num_queries,
+            device=self.keys.device,
+            memory=self.memory.fork(self.length),
+        )
+        fork.restore(self.log.ids, self.remembered(self.length))
+        fork._mark = self._mark
+        return fork
+
+    def remember(self, num_queries: int) -> None:
+        """Have the queries of that many positions at hand from the next `sync` on, if it is more than now."""
+        if num_queries > self.num_queries:
+            kept, more = self.remembered(self.length), num_queries - self.num_queries
+            self.num_queries, self._mark = num_queries, None
+            self._queries = torch.cat((self._queries, self._queries[:, :1].expand(-1, more, -1, -1)), 1)
+            self.restore(self.log.ids, kept)
+
     def _recall(self, queries: Tensor) -> None:
         """Put back the `queries` [layers, n, heads, dim] before the position `_first_query`."""
         end, ring = self._first_query, self._queries.shape[1]
@@ -144,13 +181,12 @@ class FullCache:
         self._queries[layers].index_copy_(1, self._query_slots, q[:, -kept:].float())
 
     def _reserve(self, rows: int) -> None:
-        capacity = self.keys.shape[2]
-        if rows > capacity:
-            self.planes = tuple(grown(plane, max(rows, 2 * capacity), self.length) for plane in self.planes)
+        self.memory = self.memory.prepare(self.length, rows)
 
 
-def grown(rows: Tensor, capacity: int, used: int) -> Tensor:
-    """A copy of the first `used` rows of `rows` [layers, kv_heads, rows, width], with room for `capacity`."""
-    larger = rows.new_empty(*rows.shape[:2], capacity, rows.shape[3])
-    larger[:, :, :used] = rows[:, :, :used]
-    return larger
+def row_layout(shape: CacheShape, dtype: torch.dtype) -> RowLayout:
+    """The planes of a full cache: keys and values, and of 8-bit ones a scale for each row."""
+    planes = [Plane("keys", shape.head_dim, dtype), Plane("values", shape.head_dim, dtype)]
+    if dtype == torch.int8:
+        planes += [Plane("key_scales", 1, torch.float32), Plane("value_scales", 1, torch.float32)]
+    return RowLayout(shape.num_layers, shape.num_kv_heads, tuple(planes))

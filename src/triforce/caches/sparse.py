@@ -17,7 +17,8 @@ from triforce.attention.chunks import gather
 from triforce.attention.int8 import dequantise, quantise
 from triforce.attention.rope import Rotation
 from triforce.caches.base import Rows
-from triforce.caches.full import FullCache, grown
+from triforce.caches.full import FullCache
+from triforce.caches.memory import grown
 from triforce.policies.base import Candidates, Policy
 from triforce.tokens import TokenIds, TokenLog
 

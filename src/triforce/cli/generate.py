@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from triforce.cli.control_options import add_control_arguments, with_controls
 from triforce.cli.options import (
@@ -16,8 +17,16 @@ from triforce.cli.options import (
 from triforce.cli.output import Output
 from triforce.cli.progress import Progress
 from triforce.cli.prompt import read_prompt
+from triforce.cli.session import KeptSession, add_session_argument
 from triforce.cli.stopping_options import add_num_argument, add_stopping_arguments, num_from, with_stops
 from triforce.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from triforce.config import Decoding, SamplingParams
+    from triforce.engine import Engine
+    from triforce.stream import Stream
 
 SUMMARY = "continue a prompt"
 
@@ -32,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text file (- for standard input); a PROMPT follows it after a blank line",
     )
     parser.add_argument("--chat", action="store_true", help="ask as a user, through the model's chat template")
+    add_session_argument(parser)
     parser.add_argument("--stats", action="store_true", help="print times and levels to standard error at the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of the text")
     add_num_argument(parser)
@@ -43,10 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate; what is there when something ends it early is printed all the same."""
+    """Generate; what is there when something ends it early is printed, and saved, all the same."""
     output = Output(as_json=args.json, stats=args.stats, num=num_from(args))
+    kept = KeptSession(args.session)
+    if kept.path and num_from(args) > 1:
+        raise UsageError("--session keeps one continuation: leave out --num")
     try:
-        _generate(args, output)
+        _generate_and_print(args, output, kept)
+    finally:
+        kept.save()
+    return 0
+
+
+def _generate_and_print(args: argparse.Namespace, output: Output, kept: KeptSession) -> None:
+    try:
+        _generate(args, output, kept)
     except KeyboardInterrupt:
         output.close(interrupted=True)
         raise
@@ -57,19 +78,42 @@ def run(args: argparse.Namespace) -> int:
             output.close(interrupted=True)
         raise
     output.close()
-    return 0
 
 
-def _generate(args: argparse.Namespace, output: Output) -> None:
+def _generate(args: argparse.Namespace, output: Output, kept: KeptSession) -> None:
     sampling = with_controls(with_stops(sampling_from(args), args), args)
     if args.logprobs is not None and not args.json:
         raise UsageError("--logprobs is printed as JSON only: add --json")
-    prompt = read_prompt(args.prompt, args.file)
+    goes_on = kept.exists and args.prompt is None and args.file is None
+    prompt = None if goes_on else read_prompt(args.prompt, args.file)
     decoding = decoding_from(args)
     engine = load_engine(args)
     with Progress("reading the prompt", "tokens") as progress:
-        streams = engine.streams(
-            prompt, num_from(args), sampling, decoding, chat=args.chat, on_prefill=progress.callback
-        )
-        for stream in streams:
+        for stream in _streams(engine, kept, prompt, args, sampling, decoding, progress):
             output.follow(stream, on_first=progress.close)
+
+
+def _streams(
+    engine: Engine,
+    kept: KeptSession,
+    prompt: str | None,
+    args: argparse.Namespace,
+    sampling: SamplingParams,
+    decoding: Decoding,
+    progress: Progress,
+) -> Iterable[Stream]:
+    """What follows `prompt`, as often as asked; or what follows a session, perhaps with `prompt` at its end."""
+    if kept.path is None:
+        assert prompt is not None
+        return engine.streams(prompt, num_from(args), sampling, decoding, chat=args.chat, on_prefill=progress.callback)
+    from triforce.conversation import Conversation
+
+    session = kept.open(engine)
+    if prompt is not None and args.chat:
+        stream = Conversation(session).ask(prompt, sampling, decoding, on_prefill=progress.callback)
+    else:
+        if prompt is not None:
+            session.append(prompt)
+        stream = session.stream(sampling, decoding, on_prefill=progress.callback)
+    kept.keep(session)
+    return [stream]

@@ -6,6 +6,7 @@ Inference only. The caches are arguments and do all of the attention, RoPE inclu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.nn.functional import rms_norm, silu
 
 from triforce.caches.base import CacheShape, Segment
 from triforce.models.config import ModelConfig
+from triforce.models.fingerprint import fingerprint
 from triforce.models.native_pass import NativePass
 from triforce.models.weights import LayerWeights, Weights
 from triforce.native import NARROW, kernels
@@ -37,6 +39,11 @@ class Decoder:
     def reads_half_rows(self) -> bool:
         """Whether rows of a cache in float16 are read at full speed and computed with in float32."""
         return self._native_pass is not None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells these weights from others: 64 hexadecimal digits."""
+        return fingerprint(self.config, self._weights)
 
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Hidden states [T, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.

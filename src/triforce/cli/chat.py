@@ -1,0 +1,204 @@
+"""`triforce chat`: a conversation, line by line. Answers go to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from triforce.cli.options import (
+    add_decoding_arguments,
+    add_model_arguments,
+    add_sampling_arguments,
+    decoding_from,
+    load_engine,
+    sampling_from,
+)
+from triforce.cli.progress import Progress
+from triforce.cli.prompt import read_prompt
+from triforce.cli.session import KeptSession, add_session_argument
+from triforce.errors import PromptError, TriForceError, UsageError
+
+if TYPE_CHECKING:
+    from triforce.completion import Generation
+    from triforce.config import Decoding, SamplingParams
+    from triforce.conversation import Conversation
+
+SUMMARY = "talk with a model"
+_HELP = """\
+/save [FILE]  write the conversation and all that was computed for it to FILE
+/load FILE    go on with a saved one
+/rewind       take back the last question and its answer
+/clear        take back all questions
+/stats        times and levels of the last answer
+/quit         leave (so does Ctrl-D); Ctrl-C only ends an answer
+A question that begins with / is written with two of them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, what is read first, and all shared options."""
+    parser.add_argument("chosen", nargs="?", metavar="MODEL", help="the model; the same as -m")
+    parser.add_argument("-f", "--file", metavar="FILE", help="a text file that is put before the first question")
+    parser.add_argument("--system", metavar="TEXT", help="the system message of a new conversation")
+    add_session_argument(parser)
+    add_model_arguments(parser)
+    add_sampling_arguments(parser)
+    add_decoding_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer questions until there are no more."""
+    args.model = args.chosen or args.model
+    kept = KeptSession(args.session)
+    sampling, decoding = sampling_from(args), decoding_from(args)
+    document = read_prompt(None, args.file) if args.file else ""
+    engine = load_engine(args)
+
+    from triforce.conversation import Conversation
+    from triforce.text.chat import render_chat
+
+    render_chat(engine.tokenizer, [{"role": "user", "content": "?"}])  # a model without template is refused here
+    chat = Chat(Conversation(kept.open(engine), args.system), sampling, decoding, document)
+    chat.file = args.session
+    if _at_terminal():
+        _say(f"{engine.context_length:,} tokens of context; /help shows the commands")
+    try:
+        for line in _lines():
+            if not chat.take(line):
+                break
+    finally:
+        if chat.conversation.messages:
+            kept.keep(chat.conversation.session)
+        kept.save()
+    return 0
+
+
+class Chat:
+    """A conversation that takes lines: questions and commands."""
+
+    def __init__(
+        self, conversation: Conversation, sampling: SamplingParams, decoding: Decoding, document: str = ""
+    ) -> None:
+        self.conversation = conversation
+        self.file: str | None = None
+        """What /save writes when it is given no name."""
+        self._sampling = sampling
+        self._decoding = decoding
+        self._document = document  # goes before the next question
+        self._last: Generation | None = None
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/save": self._save,
+            "/load": self._load,
+            "/rewind": self._rewind,
+            "/clear": self._clear,
+            "/stats": self._stats,
+            "/help": lambda _: print(_HELP, file=sys.stderr),
+        }
+
+    def take(self, line: str) -> bool:
+        """Do what `line` says; whether the chat goes on. Mistakes are told, and nothing is lost by them."""
+        line = line.strip()
+        name, _, argument = line.partition(" ")
+        if name == "/quit":
+            return False
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                if name not in self._commands:
+                    raise UsageError(f"unknown command {name}: see /help")
+                self._commands[name](argument.strip())
+            elif line:
+                self._answer(line.removeprefix("/") if line.startswith("//") else line)
+        except TriForceError as error:
+            _say(" ".join(str(error).split()))
+        return True
+
+    def _answer(self, question: str) -> None:
+        """Stream the answer; Ctrl-C keeps what there is of it, or takes the question back when there is nothing."""
+        document = self._document.rstrip("\r\n")
+        whole = f"{document}\n\n{question}" if document else question
+        with Progress("reading", "tokens") as progress:
+            stream = self.conversation.ask(whole, self._sampling, self._decoding, on_prefill=progress.callback)
+            try:
+                for completion in stream:
+                    progress.close()
+                    print(completion.text, end="", flush=True)
+            except KeyboardInterrupt:
+                progress.close()
+                if not stream.generation().token_ids:
+                    self.conversation.rewind()
+                    _say("stopped; the question is taken back")
+                    return
+        self._document = ""
+        self._last = stream.generation()
+        print(flush=True)
+
+    def _save(self, name: str) -> None:
+        file = name or self.file
+        if file is None:
+            raise UsageError("/save needs the name of a file")
+        self.conversation.session.save(file)
+        self.file = file
+        _say(f"saved {len(self.conversation.session):,} tokens in {file}")
+
+    def _load(self, name: str) -> None:
+        from triforce.conversation import Conversation
+
+        if not name:
+            raise UsageError("/load needs the name of a file")
+        session = self.conversation.session.engine.load_session(name)
+        self.conversation = Conversation(session, self.conversation.system)
+        self.file, self._last = name, None
+        _say(f"loaded {len(session):,} tokens from {name}")
+
+    def _rewind(self, _: str) -> None:
+        self.conversation.rewind()
+        _say(f"{len(self.conversation.session):,} tokens are left")
+
+    def _clear(self, _: str) -> None:
+        self.conversation.clear()
+        _say(f"{len(self.conversation.session):,} tokens are left")
+
+    def _stats(self, _: str) -> None:
+        from triforce.report import format_generation
+
+        session = self.conversation.session
+        if self._last is not None:
+            print(format_generation(self._last), file=sys.stderr)
+        print(f"session  {len(session):,} of {session.engine.context_length:,} tokens", file=sys.stderr, flush=True)
+
+
+def _lines() -> Iterator[str]:
+    """Lines of standard input; at a terminal with a prompt and editing, where Ctrl-C drops the line."""
+    if not _at_terminal():
+        try:
+            yield from sys.stdin or ()
+        except UnicodeDecodeError as error:
+            raise PromptError(f"standard input is not UTF-8 at byte {error.start}: convert it, as with iconv") from None
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # its import gives `input` a history
+    with contextlib.suppress(EOFError):
+        while True:
+            line = _prompted()
+            if line is not None:
+                yield line
+    print(file=sys.stderr)
+
+
+def _prompted() -> str | None:
+    """A line typed at the prompt, None for one that Ctrl-C dropped."""
+    try:
+        return input("> ")
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return None
+
+
+def _at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _say(text: str) -> None:
+    print("triforce:", text, file=sys.stderr, flush=True)
