@@ -64,12 +64,14 @@ def said(engine: Engine, text: str, n: int = 5) -> str:
     return fresh.generate(text, SamplingParams(max_new_tokens=n), triforce.Decoding("ar")).text
 
 
-def answers(engine: Engine, *questions: str, before: str = "") -> list[str]:
-    text, found = before, []
+def answers(engine: Engine, *questions: str, before: str = "", n: int = 5) -> list[str]:
+    """What the model answers in turn, by the ids of what it said: its text need not encode to them again."""
+    fresh, ids, found = Engine(engine.target, engine.tokenizer), engine.tokenizer.encode(before), []
     for question in questions:
-        text += f"u:{question}\na:"
-        found.append(said(engine, text))
-        text += found[-1] + "\n"
+        ids += engine.tokenizer.encode(f"u:{question}\na:")
+        done = fresh.generate(ids, SamplingParams(max_new_tokens=n), triforce.Decoding("ar"))
+        found.append(done.text)
+        ids += done.token_ids + engine.tokenizer.encode("\n")
     return "\n".join(found).split("\n")
 
 
@@ -117,7 +119,7 @@ def test_mistakes_are_told_and_end_nothing(engine: Engine, chat: Chat, tmp_path:
         f"cannot save {tmp_path} (it is a directory)",
         "more than the 512 that the model allows",
     ):
-        assert f"triforce: {line}" in err
+        assert line in err
     assert "8 read in" in err
     assert f"session  {len(ASKED) + 5} of 512 tokens" in err
 
@@ -158,15 +160,17 @@ def test_generate_goes_on_with_a_session(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"not read")))
     file = str(tmp_path / "saved")
-    text = "Once upon a time"
-    for prompt in ("Once upon a time", " And then", None):
+    ids: list[int] = []
+    for prompt in ("Once upon a time", " And then", ""):
         generate(*([prompt] if prompt else []), "--session", file, "--json")
         record = json.loads(capsys.readouterr().out)
-        text += prompt if prompt and text != prompt else ""
-        assert record["text"] == said(engine, text)
-        assert record["prompt_tokens"] == len(engine.load_session(file)) - 5
-        assert record["timings"]["prefill_tokens"] <= len(prompt or "")
-        text += record["text"]
+        ids += engine.tokenizer.encode(prompt)
+        fresh = Engine(engine.target, engine.tokenizer)
+        expected = fresh.generate(ids, SamplingParams(max_new_tokens=5), triforce.Decoding("ar"))
+        assert record["token_ids"] == expected.token_ids
+        assert record["prompt_tokens"] == len(ids) == len(engine.load_session(file)) - 5
+        assert record["timings"]["prefill_tokens"] <= len(prompt)
+        ids += expected.token_ids
     assert len(engine.load_session(file)) == len("Once upon a time") + len(" And then") + 15
 
 
@@ -176,6 +180,14 @@ def test_generate_asks_in_turns_where_it_chats(
     for question in ("Who?", "And then?"):
         generate(question, "--chat", "--session", str(tmp_path / "saved"))
     assert capsys.readouterr().out.split("\n")[:-1] == answers(engine, "Who?", "And then?")
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_a_session_or_a_chat_cannot_do_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    generate("Who?", "-N", "2", "--session", str(tmp_path / "saved"), code=1)
+    assert "--session keeps one continuation: leave out -N" in capsys.readouterr().err
+    assert main(["chat", "--logprobs", "2"]) == 1
+    assert "--logprobs is not shown in a chat" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("engine")

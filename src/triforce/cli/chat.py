@@ -19,6 +19,7 @@ from triforce.cli.options import (
 from triforce.cli.progress import Progress
 from triforce.cli.prompt import read_prompt
 from triforce.cli.session import KeptSession, add_session_argument
+from triforce.cli.stopping_options import add_stopping_arguments, with_stops
 from triforce.errors import PromptError, TriForceError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_argument(parser)
     add_model_arguments(parser)
     add_sampling_arguments(parser)
+    add_stopping_arguments(parser)
     add_decoding_arguments(parser)
 
 
@@ -52,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     """Answer questions until there are no more."""
     args.model = args.chosen or args.model
     kept = KeptSession(args.session)
-    sampling, decoding = sampling_from(args), decoding_from(args)
+    if args.logprobs is not None:
+        raise UsageError("--logprobs is not shown in a chat: use triforce generate --json")
+    sampling, decoding = with_stops(sampling_from(args), args), decoding_from(args)
     document = read_prompt(None, args.file) if args.file else ""
     engine = load_engine(args)
 

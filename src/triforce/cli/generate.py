@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output(as_json=args.json, stats=args.stats, num=num_from(args))
     kept = KeptSession(args.session)
     if kept.path and num_from(args) > 1:
-        raise UsageError("--session keeps one continuation: leave out --num")
+        raise UsageError("--session keeps one continuation: leave out -N")
     try:
         _generate_and_print(args, output, kept)
     finally:
