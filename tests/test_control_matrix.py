@@ -135,6 +135,7 @@ def test_greedy_tokens_are_those_of_plain_decoding_with_the_same_control(method:
 def test_drawn_tokens_follow_the_controlled_law_of_the_target_alone(
     method: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    params = params_of(setting, 0.8)  # first: it may generate a text of its own
     verdicts: list[Verdict] = []
     step = triforce.stream.step
 
@@ -143,7 +144,6 @@ def test_drawn_tokens_follow_the_controlled_law_of_the_target_alone(
         return verdicts[-1]
 
     monkeypatch.setattr(triforce.stream, "step", recorded)
-    params = params_of(setting, 0.8)
     done = engine().generate(PROMPT, params, Decoding(method=method, **SMALL))  # type: ignore[arg-type]
     prompt = engine().tokenizer.encode(PROMPT)
     tokens = [*prompt, *done.token_ids]
