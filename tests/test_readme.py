@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from tiny_engine import tiny_engine
 from transformers import PreTrainedTokenizerFast
 
 import triforce
+from triforce.cli import main
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
+from triforce.engine import Engine
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")
@@ -36,10 +39,17 @@ def commands(program: str, document: str = "README.md") -> Iterator[list[str]]:
                 yield words[1:]
 
 
+def talking_engine() -> Engine:
+    """A tiny engine with a chat template."""
+    engine = tiny_engine(ENDS, max_position=4096, special=ENDS)
+    engine.tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+    return engine
+
+
 @pytest.fixture
 def small_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A directory with a book, and a tiny engine and tokenizer under whatever name."""
-    monkeypatch.setattr(triforce, "load", lambda _: tiny_engine(ENDS, max_position=4096, special=ENDS), raising=False)
+    monkeypatch.setattr(triforce, "load", lambda *_, **__: talking_engine(), raising=False)
     monkeypatch.setattr("triforce.model.load", lambda *_, **__: tiny_engine(max_position=4096))
     monkeypatch.setattr("triforce.pull.resolve_model", lambda name: tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -93,6 +103,19 @@ def test_every_command_line_of_a_page_parses(page: str) -> None:
     parser = build_parser(COMMANDS)
     for words in commands("triforce", page):
         assert parser.parse_args(words).command
+
+
+@pytest.mark.usefixtures("small_world")
+def test_the_commands_of_sessions_run_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
+    lines = list(commands("triforce", "docs/sessions.md"))
+    for words in lines:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Who?\n/rewind\n/stats\n")))
+        assert main([*words, "-n", "4"]) == 0, capsys.readouterr().err
+    assert len(lines) == 5
+    assert {path.name for path in Path().glob("*.session")} == {"book.session", "talk.session"}
 
 
 def test_every_make_target_exists() -> None:

@@ -73,7 +73,7 @@ def test_it_continues_bit_for_bit_as_if_it_had_not_been_saved(engine: Engine, tm
     assert torch.equal(loaded.logits(), session.logits())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 def test_rows_of_every_dtype_are_kept_exactly(dtype: torch.dtype, tmp_path: Path) -> None:
     engine = Engine(tiny_decoder(), byte_tokenizer(), cache_dtype=dtype)
     session = engine.session(TEXT)
@@ -225,12 +225,16 @@ def test_a_missing_file_and_a_directory_are_named(engine: Engine, tmp_path: Path
             r"by another model \(llama, 2 layers.*; other weights or",
         ),
         (
+            lambda: Engine(tiny_decoder(), byte_tokenizer(), cache_dtype=torch.int8),
+            "keeps rows in float32 and this engine in int8: load the model with --cache-dtype float32",
+        ),
+        (
             lambda: Engine(tiny_decoder(), byte_tokenizer(), cache_dtype=torch.float16),
             "load the model with --cache-dtype float32",
         ),
         (lambda: Engine(_stretched(), byte_tokenizer()), "with another --rope-scaling: use that one"),
     ],
-    ids=["longer context", "other ends", "other weights", "other dtype of rows", "other rotation"],
+    ids=["longer context", "other ends", "other weights", "rows of 8 bits", "other dtype of rows", "other rotation"],
 )
 def test_a_session_of_another_model_or_setting_is_refused(
     saved: Path, other: Callable[[], Engine], says: str | None

@@ -14,15 +14,19 @@ from triforce.config import Decoding, SamplingParams
 from triforce.errors import TriForceError
 
 if TYPE_CHECKING:
+    from triforce.conversation import Conversation
     from triforce.engine import Engine, load
     from triforce.model import TriForceModel
+    from triforce.session import Session
 
 __all__ = [
     "Completion",
+    "Conversation",
     "Decoding",
     "Engine",
     "Generation",
     "SamplingParams",
+    "Session",
     "TriForceError",
     "TriForceModel",
     "__version__",
@@ -41,4 +45,12 @@ def __getattr__(name: str) -> Any:
         from triforce.model import TriForceModel
 
         return TriForceModel
+    if name == "Session":
+        from triforce.session import Session
+
+        return Session
+    if name == "Conversation":
+        from triforce.conversation import Conversation
+
+        return Conversation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

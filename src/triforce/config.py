@@ -85,6 +85,7 @@ class SamplingParams:
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**63 - 1)
         _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
+        _settle(self, ("top_k", "seed", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size", "logprobs"))
         self._check_stops()
         self._check_controls()
         self._check_structure()
@@ -96,6 +97,7 @@ class SamplingParams:
         for text in self.stop:
             _require(isinstance(text, str), f"stop holds {text!r}: use a text, or a list of texts")
             _require(text != "", "stop holds an empty text: give at least one character")
+            _require(_is_unicode(text), f"stop holds {text!r}: use valid Unicode")
         for token_id in self.stop_token_ids:
             _whole("an id of stop_token_ids", token_id, 0, _MOST)
         for criterion in self.criteria:
@@ -238,11 +240,11 @@ def _schema(given: object) -> str | None:
     if not isinstance(given, str):
         try:
             return json.dumps(given)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"json_schema cannot be written as JSON ({error}): give a dict of plain values") from None
     try:
         json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"json_schema is not JSON ({error}): give the schema itself, or its file to the CLI") from None
     return given
 
@@ -253,8 +255,20 @@ def _listed(name: str, given: object) -> tuple[Any, ...]:
     return tuple(given)
 
 
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _settle(params: object, names: Iterable[str]) -> None:
+    """Make whole numbers of any kind, as NumPy's, plain ones."""
+    for name in names:
+        value = getattr(params, name)
+        if isinstance(value, Integral):
+            object.__setattr__(params, name, int(value))
+
+
 def _whole(name: str, value: object, least: int, most: int) -> None:
-    _require(isinstance(value, Integral), f"{name} is {value!r}: use a whole number")
+    _require(isinstance(value, Integral) and not isinstance(value, bool), f"{name} is {value!r}: use a whole number")
     assert isinstance(value, Integral)
     _within(name, int(value), least, most)
 
@@ -262,14 +276,19 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 def _number(name: str, value: object, least: float, most: float) -> None:
     _require(isinstance(value, Real), f"{name} is {value!r}: use a number")
     assert isinstance(value, Real)
-    _within(name, float(value), least, most)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = -math.inf if repr(value).startswith("-") else math.inf
+    _within(name, number, least, most)
 
 
 def _within(name: str, value: float, least: float, most: float) -> None:
     if least <= value <= most:
         return
     where = f"at least {least:g}" if value < least else f"at most {most:g}"
-    raise UsageError(f"{name} is {value:g}: use {where}")
+    shown = ("too large" if value > 0 else "too small") if abs(value) > 1e300 else f"{value:g}"
+    raise UsageError(f"{name} is {shown}: use {where}")
 
 
 def _require(condition: bool, message: str) -> None:

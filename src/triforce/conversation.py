@@ -76,14 +76,15 @@ class Conversation:
         """
         before, messages = self.session.tokens, self.messages
         ids, kept = self._continued(messages, question)
-        self.session.replace(ids)
         sampling = sampling or SamplingParams()
         room = self.session.engine.context_length - len(ids)
         if 0 < room < sampling.max_new_tokens:
-            sampling = replace(sampling, max_new_tokens=room)
+            least = min(sampling.min_new_tokens, room)
+            sampling = replace(sampling, max_new_tokens=room, min_new_tokens=least)
         try:
+            self.session.replace(ids)
             stream = self.session.stream(sampling, decoding, on_prefill=on_prefill)
-        except Exception:
+        except BaseException:  # an interruption too
             self.session.replace(before)
             raise
         if self._turns and self._turns[-1].answer is None:

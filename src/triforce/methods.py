@@ -60,6 +60,11 @@ class Parts:
         self.target.prefill(tokens, on_progress)
         self._cache.mark()
 
+    def catch_up(self, tokens: TokenIds) -> None:
+        """Have the full cache hold `tokens` and no more, whoever used it meanwhile: what is drafted depends on it."""
+        if self._cache.sync(tokens) < len(tokens):
+            self.target.prefill(tokens)
+
     def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
         """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
         d = self.decoding

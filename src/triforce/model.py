@@ -114,8 +114,6 @@ class TriForceModel:
         prompts that are empty or too long.
         """
         del tokenizer
-        if logits_processor:
-            raise UsageError("logits_processor is not honoured yet: leave it out")
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise UsageError("token_type_ids are not all 0: the model knows one kind of text, leave them out")
         settings = merged(self.generation_config, {**explicit_fields(generation_config), **fields})
@@ -126,7 +124,7 @@ class TriForceModel:
             raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
         if seed is None and settings.get("do_sample"):
             seed = int(torch.randint(2**63 - 1, ()))
-        sampling = sampling_params(settings, input_ids.shape[1], seed)
+        sampling = replace(sampling_params(settings, input_ids.shape[1], seed), processors=logits_processor or ())
         criteria = _listed(stopping_criteria)
         texts: list[list[int]] = []
         try:

@@ -6,6 +6,7 @@ Its tokens are all there is to it; the cache follows them by comparing ids. Know
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class Session:
         """
         self.prefill()
         fork = Session(self._engine, self._all(), self._cache.fork())
-        fork.notes = dict(self.notes)
+        fork.notes = deepcopy(self.notes)
         return fork
 
     @torch.inference_mode()
@@ -219,10 +220,6 @@ def _check_origin(path: Path, found: Origin, ours: Origin) -> None:
 def _check_layout(path: Path, found: RowLayout, ours: RowLayout) -> None:
     if found == ours:
         return
-    theirs, own = _dtypes(found), _dtypes(ours)
+    theirs, own = (str(layout.planes[0].dtype).removeprefix("torch.") for layout in (found, ours))
     remedy = f"load the model with --cache-dtype {theirs}, or use another file"
     raise SessionError(f"{path} keeps rows in {theirs} and this engine in {own}: {remedy}")
-
-
-def _dtypes(layout: RowLayout) -> str:
-    return " and ".join(dict.fromkeys(str(plane.dtype).removeprefix("torch.") for plane in layout.planes))

@@ -63,7 +63,8 @@ class Stopper:
         token = int(tokens[-1])
         end = self._ends.get(token)
         shown = end is None or self._sampling.include_stop
-        text, found = self._strings.push(self._text.push(token) if shown else "")
+        armed = len(tokens) - self._prompt_tokens >= self._sampling.min_new_tokens
+        text, found = self._strings.push(self._text.push(token) if shown else "", armed)
         if found is not None:
             return Cut(text + found if self._sampling.include_stop else text, "", ("stop", found))
         reason = ("stop", end) if end is not None else self._other_reason(tokens, out_of_time)
@@ -71,8 +72,10 @@ class Stopper:
         return Cut(text, held, None) if reason is None else Cut(text + held, "", reason)
 
     def _other_reason(self, tokens: TokenIds, out_of_time: bool) -> Reason | None:
+        seen = tokens.view()
+        seen.flags.writeable = False  # it is the history itself
         for criterion in self._sampling.criteria:
-            if criterion(tokens):
+            if criterion(seen):
                 return "stop", getattr(criterion, "__name__", type(criterion).__name__)
         if len(tokens) >= self.limit:
             return "length", None

@@ -143,6 +143,7 @@ class Stream(Iterator[Completion]):
 
     def _step(self) -> None:
         start = time.perf_counter()
+        self._parts.catch_up(self._tokens[:-1])
         depth = min(self._parts.decoding.gamma2 or DEEPEST, self._stopper.limit - len(self._tokens) - 1)
         verdict = step(self._tokens, self._parts.target, self._drafter, depth, self._sampler)
         if not verdict.tokens:

@@ -93,6 +93,7 @@ def scripted_stream(tokenizer: Tokenizer, script: Sequence[int], sampling: Sampl
     parts: Any = SimpleNamespace(
         target=runner,
         prefill=lambda *_: None,
+        catch_up=lambda _: None,
         levels=[runner.stats],
         decoding=Decoding(method="scripted", gamma2=16),
     )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from triforce.cli.control_options import add_control_arguments, with_controls
 from triforce.cli.options import (
     add_decoding_arguments,
     add_model_arguments,
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_argument(parser)
     add_model_arguments(parser)
     add_sampling_arguments(parser)
+    add_control_arguments(parser)
     add_stopping_arguments(parser)
     add_decoding_arguments(parser)
 
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     kept = KeptSession(args.session)
     if args.logprobs is not None:
         raise UsageError("--logprobs is not shown in a chat: use triforce generate --json")
-    sampling, decoding = with_stops(sampling_from(args), args), decoding_from(args)
+    sampling, decoding = with_controls(with_stops(sampling_from(args), args), args), decoding_from(args)
     document = read_prompt(None, args.file) if args.file else ""
     engine = load_engine(args)
 
@@ -73,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
             if not chat.take(line):
                 break
     finally:
-        if chat.conversation.messages:
+        if chat.file == args.session:  # another one was loaded and is saved by /save: it must not replace this one
             kept.keep(chat.conversation.session)
-        kept.save()
+            kept.save()
     return 0
 
 

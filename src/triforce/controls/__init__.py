@@ -49,7 +49,8 @@ class ControlFactory:
 
     def create(self, params: SamplingParams, prompt_tokens: int) -> list[Control]:
         """The controls that `params` asks for, none where it asks for none. Raises `UsageError`."""
-        call = Call(prompt_tokens, self._vocab_size, self._ends)
+        stops = tuple(token for token in params.stop_token_ids if token < self._vocab_size)
+        call = Call(prompt_tokens, self._vocab_size, self._ends, stops)
         params = spell(params, self._words)
         controls = [
             create(params, call) for name, create in CONTROLS.items() if getattr(params, name) != getattr(_OFF, name)
