@@ -24,6 +24,7 @@
 
 typedef float vfloat __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t vint __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t vuint __attribute__((vector_size(4 * WIDTH)));
 
 static inline vfloat load(const float *p) {
     vfloat v = {0};
@@ -252,7 +253,7 @@ static inline vfloat exp2_small(vfloat x) {
     p = p * r + 2.40226477e-1f;
     p = p * r + 6.93147242e-1f;
     p = p * r + 1.0f;
-    return (vfloat)(((vint)p + ((vint)shifted << 23)) & ~tiny);
+    return (vfloat)(((vuint)p + ((vuint)shifted << 23)) & (vuint)~tiny);  // unsigned: what is masked may overflow
 }
 
 #endif
