@@ -84,7 +84,9 @@ static void check_attention(const attend_args *a, int token, int head) {
     for (int d = 0; d < a->dim; d++) {
         const double ours = a->out[((int64_t)token * a->heads + head) * a->dim + d];
         if (!(fabs(ours - out[d] / total) < 2e-4)) {
-            fprintf(stderr, "attention: %g, expected %g\n", ours, out[d] / total);
+            fprintf(stderr, "attention of token %d, head %d: element %d is %g, expected %g\n", token, head, d, ours, out[d] / total);
+            fprintf(stderr, "type %d, n %d, rows %ld, heads %d, kv_heads %d, dim %d, window %ld, tree %d\n", a->type, a->n,
+                    (long)a->rows, a->heads, a->kv_heads, a->dim, (long)a->window, a->ancestors != 0);
             abort();
         }
     }
@@ -264,8 +266,9 @@ static void plant_race(void) {
     extern int planted_race;
     planted_race = 1;
 #endif
-    attend_args a = {.n = 4, .heads = 4, .kv_heads = 2, .dim = 32, .rows = 2000, .head_stride = 2000 * 32};
-    a.q = floats(4 * 4 * 32), a.out = floats(4 * 4 * 32), a.keys = floats(2 * 2000 * 32), a.values = floats(2 * 2000 * 32);
+    const int rows = 40000;  // tasks enough for all threads
+    attend_args a = {.n = 4, .heads = 4, .kv_heads = 2, .dim = 32, .rows = rows, .head_stride = rows * 32};
+    a.q = floats(4 * 4 * 32), a.out = floats(4 * 4 * 32), a.keys = floats(2 * rows * 32), a.values = floats(2 * rows * 32);
     triforce_attend(&a);
 }
 
