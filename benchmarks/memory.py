@@ -89,7 +89,7 @@ def held(engine: triforce.Engine, context: int, dtype: torch.dtype) -> dict[str,
 
 def growth(engine: triforce.Engine) -> dict[str, list[int]]:
     """What a call holds after each 100 of 300 tokens: its full cache, and all else of its methods' parts."""
-    prompt = list(range(300, 1500))
+    prompt = list(range(300, 900))
     stream = engine.stream(prompt, SamplingParams(max_new_tokens=300), Decoding(method="triforce", budget=256))
     full, rest = [], []
     for number, _ in enumerate(stream, 1):
