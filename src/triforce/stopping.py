@@ -61,9 +61,9 @@ class Stopper:
     def push(self, tokens: TokenIds, out_of_time: bool = False) -> Cut:
         """What the last of `tokens` (the prompt's, and all new ones so far) does; `out_of_time`: no more are made."""
         token = int(tokens[-1])
-        end = self._ends.get(token)
+        armed = len(tokens) - self._prompt_tokens > self._sampling.min_new_tokens
+        end = self._ends.get(token) if armed else None
         shown = end is None or self._sampling.include_stop
-        armed = len(tokens) - self._prompt_tokens >= self._sampling.min_new_tokens
         text, found = self._strings.push(self._text.push(token) if shown else "", armed)
         if found is not None:
             return Cut(text + found if self._sampling.include_stop else text, "", ("stop", found))

@@ -119,13 +119,13 @@ def naive_cut(tokenizer: Tokenizer, ids: Sequence[int], sampling: SamplingParams
     ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(tokenizer.eos_token_ids))
     seen = ""
     for num in range(1, len(ids) + 1):
-        token = ids[num - 1]
-        if token in ends:
+        token, armed = ids[num - 1], num > sampling.min_new_tokens
+        if armed and token in ends:
             shown = ids[: num if sampling.include_stop else num - 1]
             return NaiveCut(num, _whole(tokenizer, shown, final=True), "stop", token)
         text = _whole(tokenizer, ids[:num])
         for end in range(len(seen) + 1, len(text) + 1):
-            found = [stop for stop in sampling.stop if text[:end].endswith(stop)]
+            found = [stop for stop in sampling.stop if armed and text[:end].endswith(stop)]
             if found:
                 stop = max(found, key=len)
                 return NaiveCut(num, text[: end if sampling.include_stop else end - len(stop)], "stop", stop)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scripted import check_stream, naive_cut
 from tiny_engine import tiny_engine
+from torch import Tensor
 
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
@@ -38,6 +39,7 @@ FIELDS: dict[str, Callable[[Generation], Changes]] = {
     "a stop id": lambda free: {"stop_token_ids": [free.token_ids[25]]},
     "several stop ids": lambda free: {"stop_token_ids": free.token_ids[20:36:5]},
     "a stop id that stays": lambda free: {"stop_token_ids": [free.token_ids[19]], "include_stop": True},
+    "a least length": lambda free: {"min_new_tokens": 24, "stop": [free.text[10:12], free.text[30:32]]},
     "an id and a string": lambda free: {"stop_token_ids": [free.token_ids[33]], "stop": free.text[28:30]},
 }
 
@@ -148,6 +150,24 @@ def test_logprobs_are_those_of_the_target_alone(method: str, temperature: float)
             best = alone.topk(2)
             assert [other.logprob for other in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
             assert [other.token_id for other in entry.top] == best.indices.tolist()
+
+
+@matrix
+@methods
+def test_logprobs_are_those_before_all_controls(method: str, temperature: float) -> None:
+    def spoil(_: object, logits: Tensor) -> Tensor:
+        return logits.mul_(0.5)
+
+    controls = {"processors": [spoil], "repetition_penalty": 1.4, "logit_bias": {3: 2.0}, "top_k": 20}
+    sampling = params(temperature, max_new_tokens=15, **controls)
+    done = engine().generate(PROMPT, sampling, replace(ALL_ROWS, method=method))
+    prompt = engine().tokenizer.encode(PROMPT)
+    assert done.logprobs is not None
+    for i, entry in enumerate(done.logprobs):
+        alone = engine().logits(prompt + done.token_ids[:i]).log_softmax(-1)
+        assert entry.logprob == pytest.approx(float(alone[entry.token_id]), abs=1e-4)
+        assert entry.top[0].logprob == pytest.approx(float(alone.max()), abs=1e-4)
+    assert done.token_ids != free_run(method, temperature, ALL_ROWS).token_ids[:15]
 
 
 @methods

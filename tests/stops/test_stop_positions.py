@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +58,13 @@ def test_an_end_token_stops_it_unless_it_is_ignored(place: int) -> None:
         check(ids, SamplingParams(ignore_eos=ignore_eos, max_new_tokens=len(ids)), [3, BLOCK])
 
 
+@pytest.mark.parametrize("first", range(1, BLOCK + 1))
+def test_no_stop_counts_before_the_least_length(first: int) -> None:
+    for least in range(len(IDS)):
+        stops = SamplingParams(stop=["n", "🙂", "\n"], stop_token_ids=[IDS[4], IDS[-1]], max_new_tokens=len(IDS))
+        check(IDS, replace(stops, min_new_tokens=least), [first, BLOCK])
+
+
 def test_an_end_token_given_as_a_stop_string_stops_it() -> None:
     end = TOKENIZER.eos_token_ids[0]
     ids = [*IDS[:9], end, *IDS[9:]]
@@ -91,10 +100,13 @@ others = st.text(st.sampled_from([*sorted(set(TEXT)), "\ufffd"]), min_size=1, ma
     stop=st.lists(parts | others, max_size=3),
     include_stop=st.booleans(),
     limit=st.integers(1, 40),
+    least=st.integers(0, 12),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
 def test_any_text_any_stops_any_blocks(
-    ids: list[int], stop: list[str], include_stop: bool, limit: int, sizes: list[int]
+    ids: list[int], stop: list[str], include_stop: bool, limit: int, least: int, sizes: list[int]
 ) -> None:
-    sampling = SamplingParams(stop=stop, include_stop=include_stop, max_new_tokens=min(limit, len(ids)))
+    most = min(limit, len(ids))
+    lengths = {"max_new_tokens": most, "min_new_tokens": min(least, most)}
+    sampling = SamplingParams(stop=stop, stop_token_ids=ids[5:7], include_stop=include_stop, **lengths)
     check(ids, sampling, sizes)
