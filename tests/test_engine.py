@@ -200,7 +200,7 @@ def test_a_setting_that_cannot_be_honoured_names_its_remedy(changes: dict[str, o
         ({"ignore_eos": 1}, "ignore_eos is 1: use True or False"),
         ({"include_stop": "yes"}, "include_stop is 'yes': use True or False"),
         ({"max_seconds": 0}, "max_seconds is 0: use a number above 0"),
-        ({"max_seconds": float("inf")}, "max_seconds is inf: use at most"),
+        ({"max_seconds": float("inf")}, "max_seconds is too large: use at most"),
         ({"logprobs": True}, "logprobs is True: use a number of alternatives, 0 for the chosen token alone"),
         ({"logprobs": -1}, "logprobs is -1: use at least 0"),
     ],

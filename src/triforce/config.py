@@ -85,10 +85,10 @@ class SamplingParams:
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**63 - 1)
         _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
-        _settle(self, ("top_k", "seed", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size", "logprobs"))
         self._check_stops()
         self._check_controls()
         self._check_structure()
+        _settle(self, ("top_k", "seed", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size", "logprobs"))
 
     def _check_stops(self) -> None:
         """Also makes tuples of what came as lists, so that nobody changes them later."""
