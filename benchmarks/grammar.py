@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import importlib
 import importlib.util
 import json
 import statistics
@@ -201,6 +202,8 @@ def main() -> int:
         if importlib.util.find_spec(library) is None:
             print(f"{library} is not installed: left out", file=sys.stderr)
             continue
+        importing = timed(lambda library=library: importlib.import_module(library))  # type: ignore[misc]
+        print(f"{library}: import {importing:.2f} s", flush=True)
         for name, tokens in vocabularies.items():
             end = len(tokens) - 1 if name != "smollm2" else tokenizer.eos_token_ids[0]
             for row in measure(make, tokens, end):

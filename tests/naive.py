@@ -56,7 +56,7 @@ def naive_logits(params: SamplingParams, logits: list[float], history: list[int]
         if history[len(history) - len(before) :] == before and not ends_alone:
             logits[word[-1]] = NONE
     if len(text) < params.min_new_tokens:
-        for token in (*call.end_token_ids, *call.stop_token_ids):
+        for token in call.end_token_ids:
             logits[token] = NONE
     for processor in params.processors:
         logits = list(processor(history, logits))

@@ -119,6 +119,16 @@ def test_no_processor_lets_a_forbidden_token_back_in() -> None:
     assert said(engine, "triforce", 3, regex="[a-z]{2}", processors=[insist]).isalpha()
 
 
+def test_a_callers_own_id_ends_a_form_where_the_models_do_not() -> None:
+    engine = tiny_engine((END,), special=(END,))
+    sampling = SamplingParams(max_new_tokens=20, regex="[a-z]{3}", ignore_eos=True, stop_token_ids=[5])
+    done = engine.generate(PROMPT, sampling, decoding("triforce"))
+    assert (done.finish_reason, done.token_ids[-1], len(done.text)) == ("stop", 5, 3)
+    stopped = SamplingParams(max_new_tokens=20, regex="[a-z]{3}", stop_token_ids=[5])
+    done = engine.generate(PROMPT, stopped, decoding("triforce"))
+    assert done.token_ids[-1] == END, "beside the model's own it is a token as any other"
+
+
 def test_bad_words_are_given_as_text() -> None:
     engine = tiny_engine()
     free = engine.generate(PROMPT, SamplingParams(max_new_tokens=40), decoding("triforce")).text

@@ -30,6 +30,11 @@ class GenerationFields(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    min_new_tokens: int | None
     num_return_sequences: int | None
     eos_token_id: int | Sequence[int] | None
     pad_token_id: int | None
@@ -40,14 +45,15 @@ _SAMPLING_ONLY: dict[str, tuple[object, ...]] = {
     "top_k": (0, TOP_K),
     "top_p": (1.0,),
     "min_p": (0.0,),
+    "typical_p": (1.0,),
 }
 """Fields that need `do_sample`, with the values at which greedy decoding may have them."""
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("num_beams", "num_beam_groups"), (1,)),
-    **dict.fromkeys(("typical_p", "repetition_penalty", "encoder_repetition_penalty", "length_penalty"), (1.0,)),
+    **dict.fromkeys(("encoder_repetition_penalty", "length_penalty"), (1.0,)),
     **dict.fromkeys(("diversity_penalty", "penalty_alpha", "epsilon_cutoff", "eta_cutoff"), (0.0,)),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), (0,)),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length"), (0,)),
     **dict.fromkeys(("early_stopping", "remove_invalid_values", "token_healing", "low_memory", "use_mtp"), (False,)),
     **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), (False,)),
     **dict.fromkeys(("return_dict_in_generate", "is_assistant", "synced_gpus", "trust_remote_code"), (False,)),
@@ -136,6 +142,11 @@ def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | N
         top_p=_or(fields.get("top_p"), 1.0) if do_sample else 1.0,
         top_k=_or(fields.get("top_k"), TOP_K) if do_sample else 0,
         min_p=_or(fields.get("min_p"), 0.0) if do_sample else 0.0,
+        typical_p=_or(fields.get("typical_p"), 1.0) if do_sample else 1.0,
+        repetition_penalty=_or(fields.get("repetition_penalty"), 1.0),
+        no_repeat_ngram_size=_or(fields.get("no_repeat_ngram_size"), 0),
+        bad_words=_or(fields.get("bad_words_ids"), ()),
+        min_new_tokens=_or(fields.get("min_new_tokens"), 0),
         seed=seed,
         max_new_tokens=_new_tokens(fields, prompt_tokens),
         stop=_or(fields.get("stop_strings"), ()),

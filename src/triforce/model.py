@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triforce.config import Decoding
+from triforce.controls.processors import refuse_counting
 from triforce.engine import Engine, load
 from triforce.errors import UsageError
 from triforce.generation_config import (
@@ -124,8 +125,9 @@ class TriForceModel:
             raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
         if seed is None and settings.get("do_sample"):
             seed = int(torch.randint(2**63 - 1, ()))
-        sampling = replace(sampling_params(settings, input_ids.shape[1], seed), processors=logits_processor or ())
-        criteria = _listed(stopping_criteria)
+        sampling = sampling_params(settings, input_ids.shape[1], seed)
+        criteria, processors = _listed(stopping_criteria), list(logits_processor or ())
+        refuse_counting(processors)
         texts: list[list[int]] = []
         try:
             if streamer:
@@ -135,6 +137,7 @@ class TriForceModel:
                     sampling,
                     seed=None if seed is None else (seed + index * num) % 2**63,
                     criteria=[_criterion(criterion, padding) for criterion in criteria],
+                    processors=[_processor(processor, padding) for processor in processors],
                 )
                 for stream in self.engine.streams(row, num, own, decoding or self.decoding):
                     for completion in stream:
@@ -194,6 +197,17 @@ def _criterion(criterion: StoppingCriterion, padding: list[int]) -> Callable[[To
 
     ends.__name__ = type(criterion).__name__
     return ends
+
+
+def _processor(processor: Callable[..., Any], padding: list[int]) -> Callable[..., Any]:
+    """A processor of transformers, told by the names of the arguments, that sees its padded row."""
+    left = torch.tensor(padding, dtype=torch.long)[None]
+
+    def process(input_ids: Tensor, scores: Tensor) -> object:
+        return processor(torch.cat((left, input_ids), 1), scores)
+
+    process.__name__ = type(processor).__name__
+    return process
 
 
 def _listed(criteria: StoppingCriterion | Iterable[StoppingCriterion] | None) -> list[StoppingCriterion]:

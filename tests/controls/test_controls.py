@@ -181,12 +181,15 @@ def test_typical_p_equals_transformers(typical_p: float, spread: float) -> None:
 
 
 def test_stop_ids_wait_for_the_least_number_of_tokens_too() -> None:
-    from triforce.controls.min_new_tokens import MinNewTokens
+    def banned(**changes: Any) -> list[list[int]]:
+        (control,) = controls_of(1, min_new_tokens=2, **changes)
+        logits = torch.zeros(3, VOCAB)
+        control.apply(logits, np.array([0, 1, 2], dtype=np.int32))
+        return [row.nonzero().flatten().tolist() for row in logits]
 
-    control = MinNewTokens(2, Call(1, VOCAB, (3,), (8,)))
-    logits = torch.zeros(3, VOCAB)
-    control.apply(logits, np.array([0, 1, 2], dtype=np.int32))
-    assert [row.nonzero().flatten().tolist() for row in logits] == [[3, 8], [3, 8], []]
+    assert banned(stop_token_ids=[8]) == [[3, 8, 9], [3, 8, 9], []]
+    assert banned(stop_token_ids=[8], ignore_eos=True) == [[8], [8], []]
+    assert banned(ignore_eos=True) == [[], [], []]
 
 
 def test_no_control_set_makes_none_and_greedy_stays_a_one_hot_law() -> None:
@@ -230,12 +233,12 @@ def test_a_token_that_the_model_lacks_is_refused(changes: dict[str, Any], expect
         ({"repetition_penalty": 0}, "repetition_penalty is 0: use at least"),
         ({"repetition_penalty": "x"}, "repetition_penalty is 'x': use a number"),
         ({"presence_penalty": float("nan")}, "presence_penalty is nan: use at"),
-        ({"frequency_penalty": float("inf")}, "frequency_penalty is inf: use at most"),
+        ({"frequency_penalty": float("inf")}, "frequency_penalty is too large: use at most"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1: use at least 0"),
         ({"no_repeat_ngram_size": 2.0}, "no_repeat_ngram_size is 2.0: use a whole number"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, more than max_new_tokens 8: lower it"),
         ({"logit_bias": {"a": 1.0}}, "a token id of logit_bias is 'a': use a whole number"),
-        ({"logit_bias": {1: float("inf")}}, "the logit_bias of token 1 is inf: use at most"),
+        ({"logit_bias": {1: float("inf")}}, "the logit_bias of token 1 is too large: use at most"),
         ({"logit_bias": [1, 2]}, "logit_bias has 1: give a mapping of ids to numbers"),
         ({"logit_bias": 3}, "logit_bias is 3: give a list"),
         ({"bad_words": "word"}, "bad_words is 'word': give a list of words"),

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tiny_engine import byte_tokenizer
 
 from triforce.config import SamplingParams
-from triforce.controls.base import Call
 from triforce.controls.grammar import Grammar
 from triforce.controls.guidance import Grammars, check_structure, structure_of
 from triforce.errors import UsageError
@@ -41,7 +40,7 @@ def ids(text: str) -> list[int]:
 
 def new(**setting: Any) -> Grammar:
     params = SamplingParams(**setting)
-    return Grammar(structure_of(params) or "", GRAMMARS.matcher(params), Call(len(PROMPT), VOCAB, ENDS))
+    return Grammar(structure_of(params) or "", GRAMMARS.matcher(params), len(PROMPT), ENDS)
 
 
 def masks(grammar: Grammar, text: list[int], rows: int) -> list[set[int]]:

@@ -18,9 +18,12 @@ from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
     MaxLengthCriteria,
     MaxTimeCriteria,
     MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -30,6 +33,7 @@ from transformers import (
     TextStreamer,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 import triforce
@@ -121,6 +125,14 @@ class NeverLongerThan(StoppingCriteria):
         return torch.full((len(input_ids),), input_ids.shape[1] >= self.length)
 
 
+class AwayFromTheLast(LogitsProcessor):
+    """A user's own processor, which looks at the whole padded row."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        shift = torch.zeros_like(scores).scatter_(1, input_ids[:, -2:], -2.0)
+        return scores + shift - 0.01 * input_ids.shape[1]
+
+
 Settings = Callable[[Tensor, Any], dict[str, Any]]  # of the free text's ids, and the tokenizer
 CASES: dict[str, Settings] = {
     "no settings": lambda *_: {},
@@ -145,6 +157,20 @@ CASES: dict[str, Settings] = {
     },
     "MaxTimeCriteria": lambda *_: {"stopping_criteria": [MaxTimeCriteria(1e-9)], "max_new_tokens": 40},
     "an own criterion": lambda *_: {"stopping_criteria": [NeverLongerThan(124)], "max_new_tokens": 40},
+    "repetition_penalty": lambda *_: {"repetition_penalty": 1.6, "max_new_tokens": 30},
+    "no_repeat_ngram_size": lambda *_: {"no_repeat_ngram_size": 2, "max_new_tokens": 30},
+    "bad_words_ids": lambda ids, _: {"bad_words_ids": [ids[2:4].tolist(), [int(ids[9])]], "max_new_tokens": 30},
+    "min_new_tokens": lambda ids, _: {"eos_token_id": int(ids[7]), "min_new_tokens": 20, "max_new_tokens": 30},
+    "logits_processor": lambda *_: {
+        "logits_processor": LogitsProcessorList([NoRepeatNGramLogitsProcessor(3), AwayFromTheLast()]),
+        "max_new_tokens": 30,
+    },
+    "several controls": lambda ids, _: {
+        "generation_config": GenerationConfig(repetition_penalty=1.2, no_repeat_ngram_size=3, min_new_tokens=9),
+        "eos_token_id": int(ids[4]),
+        "logits_processor": [AwayFromTheLast()],
+        "max_new_tokens": 30,
+    },
 }  # fmt: skip
 
 
@@ -160,7 +186,9 @@ def test_greedy_output_is_that_of_transformers(
     assert ours.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("case", ["max_new_tokens", "max_length", "several end ids", "an own criterion"])
+@pytest.mark.parametrize(
+    "case", ["max_new_tokens", "max_length", "several end ids", "an own criterion", "several controls"]
+)
 def test_a_batch_is_padded_as_transformers_pads_it(
     model: triforce.TriForceModel, reference: Any, tokenizer: Any, case: str
 ) -> None:
@@ -255,6 +283,7 @@ def test_sampling_is_repeated_by_torchs_seed_and_by_ours(
         ),
         ({"top_p": 0.6}, [TopKLogitsWarper(50), TopPLogitsWarper(0.6)]),
         ({"min_p": 0.1, "top_k": 0, "temperature": 1.3}, [TemperatureLogitsWarper(1.3), MinPLogitsWarper(0.1)]),
+        ({"typical_p": 0.7}, [TopKLogitsWarper(50), TypicalLogitsWarper(0.7)]),
     ],
 )  # fmt: skip
 def test_the_law_that_is_drawn_from_is_that_of_transformers(settings: dict[str, Any], warpers: list[Any]) -> None:
@@ -300,6 +329,8 @@ def test_the_models_own_generation_config_is_where_calls_start(
         ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams is 2, which"),
         ({"generation_config": GenerationConfig(guidance_scale=1.5)}, "guidance_scale is 1.5, which"),
         ({"generation_config": GenerationConfig(epsilon_cutoff=0.1)}, "epsilon_cutoff is 0.1, which"),
+        ({"typical_p": 0.5}, "typical_p is 0.5, but nothing is drawn: add do_sample=True"),
+        ({"min_new_tokens": 30, "max_new_tokens": 9}, "min_new_tokens is 30, more than max_new_tokens 9: lower it"),
         ({"generation_config": 3}, "generation_config is a int: give transformers' GenerationConfig"),
         ({"assistant_model": object()}, "assistant_model is .*: give from_pretrained a draft="),
         ({"return_dict_in_generate": True}, "return_dict_in_generate is True, which .* use model.engine.generate"),

@@ -45,20 +45,23 @@ class ControlFactory:
         self._words = words
         self._vocab_size = vocab_size
         self._ends = tuple(token for token in end_token_ids if token < vocab_size)
-        self._grammars: Grammars | None = None  # made on first use
+        self._grammars: dict[tuple[int, ...], Grammars] = {}  # by the ids that end a text, made on first use
 
     def create(self, params: SamplingParams, prompt_tokens: int) -> list[Control]:
         """The controls that `params` asks for, none where it asks for none. Raises `UsageError`."""
         stops = tuple(token for token in params.stop_token_ids if token < self._vocab_size)
-        call = Call(prompt_tokens, self._vocab_size, self._ends, stops)
+        own_ends = () if params.ignore_eos else self._ends
+        call = Call(prompt_tokens, self._vocab_size, (*own_ends, *stops))
         params = spell(params, self._words)
         controls = [
             create(params, call) for name, create in CONTROLS.items() if getattr(params, name) != getattr(_OFF, name)
         ]
         name = structure_of(params)
         if name is not None:
-            self._grammars = self._grammars or Grammars(self._words, self._ends)
-            controls.append(Grammar(name, self._grammars.matcher(params), call))
+            ends = own_ends or stops or self._ends  # a caller's id ends a form if nothing else can
+            if ends not in self._grammars:
+                self._grammars[ends] = Grammars(self._words, ends)
+            controls.append(Grammar(name, self._grammars[ends].matcher(params), prompt_tokens, ends))
         return controls
 
 

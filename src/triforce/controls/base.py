@@ -13,12 +13,11 @@ from triforce.tokens import TokenIds
 
 @dataclass(frozen=True)
 class Call:
-    """One generation: its prompt's length, the logits' width, the model's ids that end a text, and the caller's."""
+    """One generation: its prompt's length, the logits' width, and the ids that end it, the model's and the caller's."""
 
     prompt_tokens: int
     vocab_size: int
     end_token_ids: tuple[int, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
 
 
 class Words(Protocol):

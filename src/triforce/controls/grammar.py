@@ -6,6 +6,7 @@ matcher rolls back to what they share. Knows no engine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from triforce.controls.base import Call, rows
+from triforce.controls.base import rows
 from triforce.tokens import TokenIds, TokenLog
 
 
@@ -57,11 +58,11 @@ class Grammar:
     cannot be read nothing is: the row's law is empty, and nobody gets there, since the token's own law was 0.
     """
 
-    def __init__(self, name: str, matcher: Matcher, call: Call) -> None:
+    def __init__(self, name: str, matcher: Matcher, prompt_tokens: int, end_token_ids: Sequence[int]) -> None:
         self.name = name
         self._matcher = matcher
-        self._prompt_tokens = call.prompt_tokens
-        self._ends = list(call.end_token_ids)
+        self._prompt_tokens = prompt_tokens
+        self._ends = list(end_token_ids)
         self._log = TokenLog()
 
     def apply(self, logits: Tensor, tokens: TokenIds) -> None:

@@ -16,7 +16,7 @@ class MinNewTokens:
 
     def __init__(self, least: int, call: Call) -> None:
         self._until = call.prompt_tokens + least
-        self._ends = torch.tensor([*call.end_token_ids, *call.stop_token_ids], dtype=torch.long)
+        self._ends = torch.tensor(call.end_token_ids, dtype=torch.long)
 
     def apply(self, logits: Tensor, tokens: TokenIds) -> None:
         for row, history in rows(logits, tokens):

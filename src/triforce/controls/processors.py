@@ -6,6 +6,7 @@ Knows transformers by the names of its classes and of their arguments, and does 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,8 +36,7 @@ class Processors:
     name = "processors"
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        for function in functions:
-            _refuse_counting(function)
+        refuse_counting(functions)
         self._functions = [(function, is_transformers(function)) for function in functions]
         self._any_transformers = any(theirs for _, theirs in self._functions)
 
@@ -70,9 +70,9 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _refuse_counting(function: Callable[..., Any]) -> None:
+def refuse_counting(functions: Sequence[Callable[..., Any]]) -> None:
     """Speculation asks about positions more than once and takes tokens back, which an object that counts misreads."""
-    for base in type(function).__mro__:
+    for base in (base for function in functions for base in type(function).__mro__):
         for name in (base.__name__, f"{base.__module__}.{base.__name__}"):
             if name in _COUNTS_ITS_CALLS:
                 raise UsageError(
@@ -90,7 +90,8 @@ def _checked(function: Callable[..., Any], out: object, row: Tensor, position: i
         what = f"a shape {list(logits.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise UsageError(f"processor {name} returned {what}: return the logits [{len(row)}]")
     logits = logits.to("cpu", torch.float32).view(-1)
-    if bool((logits.isnan() | (logits == torch.inf)).any()):
+    highest = float(logits.amax())  # NaN where there is one
+    if math.isnan(highest) or highest == math.inf:
         raise UsageError(
             f"processor {name} returned NaN or +inf after {position} tokens: "
             "return finite numbers, or -inf for tokens that must not come"

@@ -21,5 +21,6 @@ class RepetitionPenalty:
 
     def apply(self, logits: Tensor, tokens: TokenIds) -> None:
         for row, counts in zip(logits, self._counts.rows(tokens, len(logits)), strict=True):
-            penalised = torch.where(row < 0, row * self._penalty, row / self._penalty)
-            row.copy_(torch.where(counts > 0, penalised, row))
+            said = counts.nonzero()[:, 0]  # mostly a small part of the vocabulary
+            logits_said = row[said]
+            row[said] = torch.where(logits_said < 0, logits_said * self._penalty, logits_said / self._penalty)
