@@ -40,6 +40,7 @@ FLAT = 1.1  # most that the largest median may be of the smallest
 LEVELS = ("draft step, streaming cache", "draft step, lookup", "sparse pass, 1 row", "sparse pass, {} rows")
 FULL = "full pass, 1 row"  # for comparison
 SHORTEST_VISIT = 0.02  # seconds
+QUOTED_FROM = 1000
 EXCERPT = 64  # tokens at the end of every context that occurred before, so that lookup finds them
 
 
@@ -140,9 +141,8 @@ def _sparse_cache(full: FullCache, decoding: Decoding) -> SparseCache:
 
 
 def _ends_quoting(tokens: TokenIds) -> TokenIds:
-    """`tokens`, the last of them replaced by what stands in the middle."""
-    middle = len(tokens) // 2
-    return np.concatenate((tokens[:-EXCERPT], tokens[middle : middle + EXCERPT]))
+    """`tokens`, the last of them replaced by what stands at `QUOTED_FROM`: the same in every context."""
+    return np.concatenate((tokens[:-EXCERPT], tokens[QUOTED_FROM : QUOTED_FROM + EXCERPT]))
 
 
 def _report(

@@ -5,8 +5,8 @@
 Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), another layer's at every call, as in
 decoding, so that they come from memory. The pass over all weights as filed is one native call over a cache of 16 rows,
 and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak of
-fused multiply-adds cannot be had from Python, and is higher. Medians of 15 turns of 5 calls
-each, after 8 turns that do not count. The last line is JSON.
+fused multiply-adds cannot be had from Python, and is higher. Medians of 15 turns of 5 calls each, after 8 turns that do
+not count. The last line is JSON.
 """
 
 from __future__ import annotations

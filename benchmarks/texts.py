@@ -1,7 +1,7 @@
 """Prompts of a wanted length: prose, and texts that a model continues by repeating what stands in its context.
 
-"code" is source of Python's standard library, followed by the beginning of a second version in which a name is changed;
-"quote" is a play, the order to repeat it, and its beginning. What follows either is known from the context.
+"quote" is a play, the order to repeat it, and its beginning: what follows stands once, far back. "code" is version after
+version of a file of Python's standard library, a name changed in every second one: what follows stands there often.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ REPEATING = (QUOTE, CODE)
 
 _ORDER = "\n\nRepeat the text above, word for word:\n\n"
 _QUOTED = ("macbeth", "tempest")  # the second where the first is too short
+_QUOTED_SHARE = 0.15  # of the prompt: how far the copy has got
 _MODULES = (long_module, inspect, subprocess, typing)
-_RENAMED = ("prog", "program")
-_SECOND_VERSION = f"\n\n# The same file, where {_RENAMED[0]} is called {_RENAMED[1]}\n\n"
-_COPIED = 0.15  # share of a repeating prompt that is copy
+_FILE_START, _FILE_LENGTH = 6000, 2000  # tokens of a module: past imports and help, code proper
+_NEXT_VERSION = "\n\n# The next version of this file:\n\n"
+_RENAMED = ("self", "this")  # what sets every second version apart
 
 
 def kind_of(name: str) -> str:
@@ -38,20 +39,27 @@ def prompt_tokens(name: str, tokenizer: Tokenizer, context: int, offset: int, na
     A play, or a file, that is too short is followed by the next ones of `names`. Raises `ValueError` where all are.
     """
     if name in REPEATING:
-        return _repeating(name, tokenizer, context, offset)
+        return (_quote if name == QUOTE else _code)(tokenizer, context, offset)
     plays = [other for other in names if other not in REPEATING]
     at = plays.index(name)
     return _excerpt(name, tokenizer, map(_document, (*plays[at:], *plays[:at])), context, offset)
 
 
-def _repeating(name: str, tokenizer: Tokenizer, context: int, offset: int) -> list[int]:
-    """A text, a sentence, and the beginning of the text again."""
-    texts = map(_document, _QUOTED) if name == QUOTE else map(inspect.getsource, _MODULES)
-    between = tokenizer.encode(_ORDER if name == QUOTE else _SECOND_VERSION)
-    copied = int(context * _COPIED)
-    first = _excerpt(name, tokenizer, texts, context - copied - len(between), offset)
-    again = first if name == QUOTE else tokenizer.encode(tokenizer.decode(first).replace(*_RENAMED))
-    return [*first, *between, *again[:copied]]
+def _quote(tokenizer: Tokenizer, context: int, offset: int) -> list[int]:
+    """A play, the order, and the play's beginning."""
+    order, copied = tokenizer.encode(_ORDER), int(context * _QUOTED_SHARE)
+    play = _excerpt(QUOTE, tokenizer, map(_document, _QUOTED), context - copied - len(order), offset)
+    return [*play, *order, *play[:copied]]
+
+
+def _code(tokenizer: Tokenizer, context: int, offset: int) -> list[int]:
+    """The last `context` tokens of version after version, up to the middle of the last one."""
+    source = tokenizer.encode(inspect.getsource(_MODULES[offset % len(_MODULES)]))
+    first = tokenizer.decode(source[_FILE_START : _FILE_START + _FILE_LENGTH])
+    versions = [tokenizer.encode(_NEXT_VERSION + text) for text in (first, first.replace(*_RENAMED))]
+    whole = [token for number in range(context // _FILE_LENGTH + 2) for token in versions[number % 2]]
+    end = len(whole) - _FILE_LENGTH // 2
+    return whole[end - context : end]
 
 
 def _excerpt(name: str, tokenizer: Tokenizer, texts: Iterable[str], length: int, offset: int) -> list[int]:
