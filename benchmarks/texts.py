@@ -1,7 +1,7 @@
 """Prompts of a wanted length: prose, and texts that a model continues by repeating what stands in its context.
 
-"quote" is a play, the order to repeat it, and its beginning: what follows stands once, far back. "code" is version after
-version of a file of Python's standard library, a name changed in every second one: what follows stands there often.
+"quote" is a play, the order to repeat it, and its beginning: what follows stands once, far back. "code" is version
+after version of a file of Python's standard library, with a name changed since the first: what follows stands often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUOTED_SHARE = 0.15  # of the prompt: how far the copy has got
 _MODULES = (long_module, inspect, subprocess, typing)
 _FILE_START, _FILE_LENGTH = 6000, 2000  # tokens of a module: past imports and help, code proper
 _NEXT_VERSION = "\n\n# The next version of this file:\n\n"
-_RENAMED = ("self", "this")  # what sets every second version apart
+_RENAMED = ("default", "preset")  # since the first version
 
 
 def kind_of(name: str) -> str:
@@ -56,9 +56,9 @@ def _code(tokenizer: Tokenizer, context: int, offset: int) -> list[int]:
     """The last `context` tokens of version after version, up to the middle of the last one."""
     source = tokenizer.encode(inspect.getsource(_MODULES[offset % len(_MODULES)]))
     first = tokenizer.decode(source[_FILE_START : _FILE_START + _FILE_LENGTH])
-    versions = [tokenizer.encode(_NEXT_VERSION + text) for text in (first, first.replace(*_RENAMED))]
-    whole = [token for number in range(context // _FILE_LENGTH + 2) for token in versions[number % 2]]
-    end = len(whole) - _FILE_LENGTH // 2
+    later = tokenizer.encode(_NEXT_VERSION + first.replace(*_RENAMED))
+    whole = [*tokenizer.encode(first), *later * (context // len(later) + 1)]
+    end = len(whole) - len(later) // 2
     return whole[end - context : end]
 
 
