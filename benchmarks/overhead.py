@@ -80,7 +80,8 @@ def main() -> None:
 def _sparse_runner(engine: Engine, tokens: TokenIds) -> ModelRunner:
     d = Decoding()
     full = synthetic_cache(engine.target, tokens, random_rows(engine.target, len(tokens)))
-    cache = SparseCache(full, create_policy(d.policy), budget=d.budget, chunk=d.chunk, sinks=d.sinks, recent=d.recent)
+    policy = create_policy(d.policy)
+    cache = SparseCache(full, policy, budget=d.budget, chunk=d.chunk, sinks=d.sinks, recent=d.recent, stride=d.stride)
     return ModelRunner("sparse", engine.target, cache)
 
 

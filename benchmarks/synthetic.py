@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triforce.caches.full import FullCache
+from triforce.caches.full import FullCache, row_layout
+from triforce.caches.memory import PlainMemory
 from triforce.caches.sparse import NUM_QUERIES
 from triforce.config import Decoding
 from triforce.models.decoder import Decoder
@@ -37,8 +38,8 @@ def random_rows(model: Decoder, length: int, dtype: torch.dtype = torch.float16)
 def synthetic_cache(model: Decoder, tokens: TokenIds, rows: tuple[Tensor, Tensor]) -> FullCache:
     """A full cache that holds `rows` for `tokens`; several caches may share the same rows."""
     num_queries = NUM_QUERIES + Decoding.stride
-    cache = FullCache(model.cache_shape, build_rope(model.config), capacity=1, num_queries=num_queries)
-    cache.keys, cache.values = rows
+    memory = PlainMemory(row_layout(model.cache_shape, rows[0].dtype), rows)
+    cache = FullCache(model.cache_shape, build_rope(model.config), num_queries=num_queries, memory=memory)
     assert len(tokens) + SPARE_ROWS <= cache.keys.shape[2], (len(tokens), cache.keys.shape)
     cache._queries.normal_()
     cache.log.append(tokens)
