@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from tiny_engine import byte_tokenizer, tiny_decoder, tiny_engine
 
+from triforce.atomic import replacing
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.errors import SessionError
@@ -334,6 +335,15 @@ def test_a_link_and_permissions_outlast_a_save(engine: Engine, saved: Path, tmp_
     assert link.is_symlink()
     assert engine.load_session(saved).text == "Another text."
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+def test_two_saves_at_once_disturb_neither(engine: Engine, tmp_path: Path) -> None:
+    with replacing(tmp_path / "one") as file:
+        file.write(b"one")
+        engine.session("two").save(tmp_path / "two")
+        engine.session("another one").save(tmp_path / "one")
+    assert engine.load_session(tmp_path / "two").text == "two"
+    assert (tmp_path / "one").read_bytes() == b"one", "the last to end wins"
 
 
 def test_a_save_killed_at_any_moment_leaves_the_old_file_or_the_new_one(engine: Engine, tmp_path: Path) -> None:
