@@ -19,7 +19,7 @@ from triforce.attention.int8 import dequantise, quantise
 from triforce.attention.rope import Rope
 from triforce.errors import UsageError
 from triforce.models.matrix import Filed, FiledMatrix
-from triforce.native import NARROW, ROW_TYPES, Kernels, kernels, library, serves_attention, why_missing
+from triforce.native import NARROW, ROW_TYPES, Kernels, kernels, library, serves_attention, serves_means, why_missing
 
 BUILT = library._built()
 FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -402,6 +402,22 @@ def test_rows_and_tables_that_c_could_not_read_are_refused(native: Kernels) -> N
         native.score_chunks(normal(2, 3, 4, 32), held, scales[:, :, :8])
     with pytest.raises(AssertionError):
         native.score_chunks(normal(2, 3, 5, 32), held, scales)
+    room = torch.empty(2, 2, 2, 32, dtype=torch.int8), torch.empty(2, 2, 2, 1)
+    native.mean_chunks(rows, None, 4, 0, room)
+    for keys, key_scales, chunk, begin, out in (
+        (rows, None, 5, 0, room),  # 9 rows, no 10
+        (rows, None, 4, 3, room),
+        (rows, None, 4, -1, room),
+        (rows, scales, 4, 0, room),
+        (held, None, 4, 0, room),
+        (rows[:, :1], None, 4, 0, room),
+        (rows.transpose(0, 1), None, 4, 0, room),
+        (rows, None, 4, 0, (room[0].float(), room[1])),
+        (rows, None, 4, 0, (room[0], room[1].double())),
+    ):
+        with pytest.raises(AssertionError):
+            native.mean_chunks(keys, key_scales, chunk, begin, out)
+    assert not serves_means(rows[..., :16])
     assert not serves_attention(normal(2, 5, 32), rows[0], rows[1])
     assert not serves_attention(normal(2, 4, 16), rows[0], rows[1])
     assert not serves_attention(q, rows[0], rows[1, :, :8])

@@ -250,6 +250,13 @@ static void fuzz_select(void) {
     for (int64_t i = 0; i < heads * g.count; i++) chosen_chunks[i] = between(0, chunks - 1);
     g.chunks = chosen_chunks;
     triforce_gather_chunks(&g);
+    mean_args m = {.heads = (int)heads, .dim = a.dim, .chunk = between(1, 20), .end = between(0, 40), .type = between(ROW_FLOAT32, ROW_INT8)};
+    m.begin = between(0, (int)m.end);
+    m.head_stride = (m.end * m.chunk + between(0, 30)) * m.dim, m.mean_stride = m.end + between(0, 3);
+    const int64_t rows = (heads - 1) * m.head_stride / m.dim + m.end * m.chunk, means = (heads - 1) * m.mean_stride + m.end;
+    m.keys = rows_of(m.type, rows * m.dim), m.key_scales = m.type == ROW_INT8 ? floats(rows) : 0;
+    m.means = rows_of(ROW_INT8, means * m.dim), m.scales = floats(means);
+    triforce_mean_chunks(&m);
 }
 
 // ---- faults that a sanitizer must find ----

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from triforce.attention import attend, rotate_and_store
-from triforce.attention.chunks import gather
-from triforce.attention.int8 import dequantise, quantise
+from triforce.attention import attend, chunks, rotate_and_store
 from triforce.attention.rope import Rotation
 from triforce.caches.base import Rows
 from triforce.caches.full import FullCache
@@ -127,14 +125,20 @@ class SparseCache:
         self._tail_start = num_chunks * self._chunk
         self._num_chosen = chosen_chunks * self._chunk
         self._reserve(self._num_chosen)
-        chunks = self._best_chunks(num_chunks, chosen_chunks, at)  # [layers, kv_heads, chosen_chunks]
+        best = self._best_chunks(num_chunks, chosen_chunks, at)  # [layers, kv_heads, chosen_chunks]
         for ours, theirs in zip(self._planes, self._source.planes, strict=True):
-            gather(theirs, chunks, self._chunk, ours)
+            chunks.gather(theirs, best, self._chunk, ours)
 
     def _best_chunks(self, num_chunks: int, chosen: int, at: int) -> Tensor:
         self._extend_means(num_chunks)
+        keys, scale = self._source.keys, next(iter(self._source.scales), None)
+
+        def chunks_of(layer: int) -> Tensor:
+            own = slice(layer, layer + 1)
+            return chunks.split(keys[own], None if scale is None else scale[own], self._chunk, 0, num_chunks)[0]
+
         means, scales = (plane[:, :, :num_chunks] for plane in self._means)
-        candidates = Candidates(means, scales, lambda layer: self._chunks(slice(layer, layer + 1), 0, num_chunks)[0])
+        candidates = Candidates(means, scales, chunks_of)
         scores = self._policy.score(self._source.queries(at, NUM_QUERIES), candidates)
         scores[..., : self._sink_chunks] = float("inf")
         return scores.topk(chosen, -1).indices.sort(-1).values
@@ -143,22 +147,11 @@ class SparseCache:
         """Chunk means are kept: only new chunks are averaged."""
         if num_chunks > self._means[0].shape[2]:
             self._means = tuple(grown(plane, num_chunks + _SPARE_CHUNKS, self._num_means) for plane in self._means)
-        for begin in range(self._num_means, num_chunks, _SPARE_CHUNKS):  # few at a time: they are widened
-            end = min(begin + _SPARE_CHUNKS, num_chunks)
-            new = quantise(self._chunks(slice(None), begin, end).mean(3, dtype=torch.float32))
-            for plane, rows in zip(self._means, new, strict=True):
-                plane[:, :, begin:end] = rows
-            self._num_means = end
-
-    def _chunks(self, layers: slice, begin: int, end: int) -> Tensor:
-        """The full cache's keys [layers, kv_heads, chunks, chunk, dim] of some chunks, as numbers."""
-        keys, _, *scales = (
-            plane[layers, :, begin * self._chunk : end * self._chunk].view(
-                -1, plane.shape[1], end - begin, self._chunk, plane.shape[3]
-            )
-            for plane in self._source.planes
-        )
-        return dequantise(keys, scales[0]) if scales else keys
+        if num_chunks > self._num_means:
+            means = tuple(plane[:, :, :num_chunks] for plane in self._means)
+            scale = next(iter(self._source.scales), None)
+            chunks.mean(self._source.keys, scale, self._chunk, self._num_means, means)
+            self._num_means = num_chunks
 
     def _copy_tail(self, begin: int, end: int) -> None:
         if end > begin:

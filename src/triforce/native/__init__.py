@@ -10,6 +10,7 @@ from triforce.native.library import (
     kernels,
     serves_attention,
     serves_head,
+    serves_means,
     serves_scores,
     why_missing,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "kernels",
     "serves_attention",
     "serves_head",
+    "serves_means",
     "serves_scores",
     "why_missing",
 ]

@@ -55,7 +55,7 @@ API int64_t triforce_size_of(int which) {
     static const int64_t sizes[] = {
         sizeof(attend_args),   sizeof(rotate_args),   sizeof(linear_job), sizeof(matrix_part), sizeof(matrix),
         sizeof(layer_weights), sizeof(model_weights), sizeof(cache_rows), sizeof(score_args),  sizeof(gather_args),
-        MAX_DIM,               MOST_QUERIES,
+        sizeof(mean_args),     MAX_DIM,               MOST_QUERIES,
     };
     return which >= 0 && which < (int)(sizeof sizes / sizeof *sizes) ? sizes[which] : -1;
 }

@@ -85,6 +85,15 @@ typedef struct {
     int32_t heads;
 } gather_args;
 
+typedef struct {
+    const void *keys;  // [heads, head_stride / dim, dim]
+    const float *key_scales;  // [heads, head_stride / dim], of 8-bit rows
+    int8_t *means;  // [heads, mean_stride, dim], of which chunks [begin, end) are made
+    float *scales;  // [heads, mean_stride]
+    int64_t head_stride, mean_stride, begin, end;
+    int32_t heads, dim, chunk, type;
+} mean_args;
+
 extern const kernel_table *chosen;  // the variant in use, of the whole process
 
 API const char *triforce_use(const char *variant);
@@ -100,5 +109,6 @@ API void triforce_rotate_and_store(const rotate_args *a);
 API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, float *out, int n);
 API int triforce_score_chunks(const score_args *a);
 API void triforce_gather_chunks(const gather_args *a);
+API void triforce_mean_chunks(const mean_args *a);
 
 #endif

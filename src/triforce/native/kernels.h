@@ -81,6 +81,7 @@ typedef struct {
     void (*attend)(const attend_job *job, int64_t begin, int64_t end, float *scratch, float *out, float *max,
                    float *sum);
     void (*score)(const score_job *job, float *scratch);
+    void (*mean)(int type, const void *rows, const float *scales, int count, int dim, float *out);  // of rows [count, dim]
     void (*linear)(const linear_job *job, int64_t begin, int64_t end);  // output rows [begin, end)
     void (*rms_norm)(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps);
     void (*silu_mul)(const float *gate_up, float *out, int64_t rows, int64_t inner);

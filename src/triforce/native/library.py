@@ -227,6 +227,36 @@ class Kernels:
             raise MemoryError("no memory for the scores of chunks")
         return out
 
+    def mean_chunks(
+        self, keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: Sequence[Tensor]
+    ) -> None:
+        """As `triforce.attention.chunks.mean`, for what `serves_means` says."""
+        means, scales = out
+        end = means.shape[2]
+        assert serves_means(keys), (keys.shape, keys.dtype, keys.stride())
+        check_scales([key_scales] * 2 if key_scales is not None else (), keys)
+        check_scales((scales, scales), means)
+        assert means.shape[:2] == keys.shape[:2] and means.shape[3] == keys.shape[3], (means.shape, keys.shape)
+        assert means.stride()[2:] == (keys.shape[3], 1) and means.stride(0) == means.shape[1] * means.stride(1), (
+            means.stride()
+        )
+        assert 0 <= begin <= end and end * chunk <= keys.shape[2], (begin, end, chunk, keys.shape)
+        job = structs.Mean(
+            keys=at(keys),
+            key_scales=at(key_scales),
+            means=at(means),
+            scales=at(scales),
+            head_stride=keys.stride(1),
+            mean_stride=means.stride(1) // means.shape[3],
+            begin=begin,
+            end=end,
+            heads=keys.shape[0] * keys.shape[1],
+            dim=keys.shape[3],
+            chunk=chunk,
+            type=ROW_TYPES[keys.dtype],
+        )
+        self._library.triforce_mean_chunks(byref(job))
+
     def gather_chunks(self, source: Tensor, chunks: Tensor, chunk: int, out: Tensor) -> None:
         """Copy chunks of `chunk` rows, by number [layers, kv_heads, count], to the first rows of `out`.
 
@@ -299,6 +329,18 @@ def serves_scores(queries: Tensor, means: Tensor) -> bool:
         and means.shape[2] >= 1
         and means.stride()[2:] == (dim, 1)
         and means.stride(0) == kv_heads * means.stride(1)
+    )
+
+
+def serves_means(keys: Tensor) -> bool:
+    """Whether native averaging takes keys [layers, kv_heads, rows, dim]."""
+    kv_heads, dim = keys.shape[1], keys.shape[3]
+    return (
+        keys.device.type == "cpu"
+        and keys.dtype in ROW_TYPES
+        and serves_head(dim)
+        and keys.stride()[2:] == (dim, 1)
+        and keys.stride(0) == kv_heads * keys.stride(1)
     )
 
 

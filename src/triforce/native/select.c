@@ -1,4 +1,5 @@
-// How much recent queries want each chunk of rows, and the chosen chunks side by side. Checks no arguments.
+// The mean keys of chunks of rows, how much recent queries want each, and the chosen chunks side by side. Checks no
+// arguments.
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,5 +61,32 @@ API void triforce_gather_chunks(const gather_args *a) {
         char *to = (char *)a->to + a->to_stride * head;
         for (int64_t i = 0; i < a->count; i++)
             memcpy(to + i * a->chunk_bytes, from + a->chunks[head * a->count + i] * a->chunk_bytes, a->chunk_bytes);
+    }
+}
+
+// As triforce.attention.int8.quantise.
+static void quantise(const float *values, int dim, int8_t *to, float *scale) {
+    float largest = 0;
+    for (int d = 0; d < dim; d++) {
+        const float magnitude = fabsf(values[d]);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+    for (int d = 0; d < dim; d++) to[d] = (int8_t)lrintf(values[d] * inverse);
+    *scale = largest / 127.0f;
+}
+
+// The mean key of each chunk, in 8 bits with a scale.
+API void triforce_mean_chunks(const mean_args *a) {
+    const int64_t bytes = (int64_t)a->dim * row_size(a->type);
+#pragma omp parallel for schedule(static)
+    for (int head = 0; head < a->heads; head++) {
+        float mean[MAX_DIM];
+        for (int64_t i = a->begin; i < a->end; i++) {
+            const int64_t row = head * (a->head_stride / a->dim) + i * a->chunk, to = head * a->mean_stride + i;
+            const float *scales = a->type == ROW_INT8 ? a->key_scales + row : 0;
+            chosen->mean(a->type, (const char *)a->keys + row * bytes, scales, a->chunk, a->dim, mean);
+            quantise(mean, a->dim, a->means + to * a->dim, a->scales + to);
+        }
     }
 }

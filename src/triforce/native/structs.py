@@ -118,8 +118,18 @@ class Gather(ctypes.Structure):
     ]
 
 
+class Mean(ctypes.Structure):
+    """mean_args"""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("keys", "key_scales", "means", "scales")),
+        *((name, c_int64) for name in ("head_stride", "mean_stride", "begin", "end")),
+        *((name, c_int32) for name in ("heads", "dim", "chunk", "type")),
+    ]
+
+
 # What triforce_size_of answers to 0, 1, 2, ...
-STRUCTS = (Attend, Rotate, Linear, Part, Matrix, Layer, Model, CacheRows, Score, Gather)
+STRUCTS = (Attend, Rotate, Linear, Part, Matrix, Layer, Model, CacheRows, Score, Gather, Mean)
 SIZES = (*(ctypes.sizeof(struct) for struct in STRUCTS), MAX_DIM, MOST_QUERIES, -1)
 
 # Results and arguments.
@@ -137,6 +147,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "triforce_forward": (c_int, (POINTER(Model), POINTER(CacheRows), c_void_p, c_void_p, c_int)),
     "triforce_score_chunks": (c_int, (POINTER(Score),)),
     "triforce_gather_chunks": (None, (POINTER(Gather),)),
+    "triforce_mean_chunks": (None, (POINTER(Mean),)),
 }
 
 
