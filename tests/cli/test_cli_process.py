@@ -87,3 +87,18 @@ assert not heavy, heavy
 def test_it_runs_as_a_module_too() -> None:
     run = subprocess.run([sys.executable, "-m", "triforce", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"triforce {triforce.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_waiting_threads_spin_briefly_unless_the_environment_says_otherwise(
+    environment: dict[str, str], expected: str
+) -> None:
+    code = "import os, triforce.cli; triforce.cli.main(['version']); print(os.environ.get('GOMP_SPINCOUNT'))"
+    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    output = subprocess.run(
+        [sys.executable, "-c", code], env=plain | environment, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.splitlines()[-1] == expected
