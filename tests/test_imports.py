@@ -21,6 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "statistics": set(),
     "tokens": set(),
+    "names": {"errors"},
     "atomic": set(),
     "config": {"errors", "tokens"},
     "completion": {"statistics"},
@@ -31,9 +32,9 @@ LAYERS: dict[str, set[str]] = {
     "native": {"errors"},
     "attention": {"native"},
     "machine": {"attention", "native"},
-    "policies": {"attention", "errors"},
+    "policies": {"attention", "names"},
     "caches": {"attention", "policies", "tokens"},
-    "models": {"config", "errors", "caches.base", "attention.rope", "native"},
+    "models": {"config", "errors", "names", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
@@ -46,7 +47,10 @@ LAYERS: dict[str, set[str]] = {
 # Those that bring them together: each may import all layers, and those of these that come before it.
 ABOVE = ("methods", "stream", "engine", "session", "conversation", "model", "cli")
 MAKES = {"engine": {"session"}}  # what a module makes of itself on request, and names in functions only
-TORCH_FREE = ("errors", "statistics", "tokens", "config", "completion", "report", "pull", "atomic", "generation_config")
+TORCH_FREE = (
+    *("errors", "statistics", "tokens", "names", "config", "completion", "report", "pull", "atomic"),
+    "generation_config",
+)
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library
 
 
