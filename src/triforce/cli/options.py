@@ -138,10 +138,11 @@ def load_engine(args: argparse.Namespace) -> Engine:
     set_threads(args.threads)
 
     import triforce
-    from triforce.models.config import RopeScaling
     from triforce.native import kernels, why_missing
 
     if args.rope_scaling:
+        from triforce.models.config import RopeScaling
+
         RopeScaling.parse(args.rope_scaling)  # before a model is fetched
     if kernels() is None:
         print(f"triforce: {why_missing()}; PyTorch serves, several times slower", file=sys.stderr)
