@@ -17,8 +17,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
+# One process for each core, each with one thread; the memory of a process (about 0.5 GB) bounds their number.
+WORKERS ?= auto
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 check: $(VENV)/installed-dev
 	$(BIN)/python -m ruff format --check

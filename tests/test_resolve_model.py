@@ -100,7 +100,10 @@ class _Response:
         (lambda: errors.GatedRepoError("no", response=_Response()), "gated; accept its terms"),  # type: ignore[arg-type]
         (lambda: errors.RepositoryNotFoundError("no", response=_Response()), "nor a model on the hub"),  # type: ignore[arg-type]
         (lambda: errors.LocalEntryNotFoundError("no"), "cannot reach the hub"),
-        (lambda: OSError(28, "No space left on device"), "No space left"),
+        (
+            lambda: OSError(28, "No space left on device"),
+            r"cannot keep org/name in .*hub \(No space left on device\); free space, or set HF_HOME",
+        ),
     ],
 )
 def test_hub_failures_are_one_clear_line(

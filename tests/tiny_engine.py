@@ -54,7 +54,6 @@ def tiny_decoder(seed: int = 0, eos_token_ids: tuple[int, ...] = (), max_positio
         qk_norm=False,
         sliding_window=None,
         eos_token_ids=eos_token_ids,
-        bos_token_id=None,
     )
     return Decoder(config, gather(config, RandomSource(seed), Placement(torch.device("cpu"), torch.float32)))
 

@@ -1,6 +1,6 @@
 """What a generation gives: one `Completion` per token while it runs, one `Generation` of the whole.
 
-Command line, server, benchmark and library callers all read these.
+Command line, benchmarks and library callers all read these.
 """
 
 from __future__ import annotations

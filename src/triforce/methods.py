@@ -14,9 +14,9 @@ from triforce.drafters.forced import Forced, Forcing
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
-from triforce.errors import UsageError
 from triforce.models.decoder import Decoder
 from triforce.models.rope_scaling import build_rope
+from triforce.names import check_name
 from triforce.policies import create_policy
 from triforce.runner import ModelRunner
 from triforce.speculative import Drafter
@@ -145,6 +145,5 @@ METHODS: dict[str, Callable[[Parts], Drafter]] = {
 def create_drafter(parts: Parts) -> Drafter:
     """The drafter of the method that `parts.decoding` names; `UsageError` for an unknown one."""
     name = parts.decoding.method
-    if name not in METHODS:
-        raise UsageError(f"unknown method {name!r}: use one of {', '.join(METHODS)}")
+    check_name("method", name, METHODS)
     return METHODS[name](parts)

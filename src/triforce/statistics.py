@@ -1,4 +1,4 @@
-"""What each level did: the record that command line, server and benchmark read."""
+"""What each level did: the record that the command line, benchmarks and library callers read."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ class Stream(Iterator[Completion]):
         self._tokens = tokens
         self._prompt_tokens = len(tokens)
         self._on_prefill = on_prefill
-        self._ready: list[tuple[Completion, str]] = []  # verified and not yet handed out, last one first; text held
+        self._ready: deque[tuple[Completion, str]] = deque()  # verified and not yet handed out; text held
         self._given: list[Completion] = []
         self._held = ""  # text of what was handed out that may still turn into a stop string or a character
         self._ended: str | None = None  # why no more comes, where the last completion does not say it
@@ -67,7 +68,7 @@ class Stream(Iterator[Completion]):
             self._advance()
         if self._cancelled or self._ended:
             raise StopIteration
-        completion, self._held = self._ready.pop()
+        completion, self._held = self._ready.popleft()
         self._given.append(completion)
         self._broken = False
         return completion
@@ -154,7 +155,7 @@ class Stream(Iterator[Completion]):
             self._tokens = extend(self._tokens, [token])
             cut = self._stopper.push(self._tokens, out_of_time=late and i == last)
             finish, stop = cut.reason or (None, None)
-            self._ready.insert(0, (Completion(token, cut.text, level, finish, stop, logprobs[i]), cut.held))
+            self._ready.append((Completion(token, cut.text, level, finish, stop, logprobs[i]), cut.held))
             if finish:
                 break
         self._decode_seconds += time.perf_counter() - start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -286,3 +287,18 @@ def test_a_forked_process_and_its_parent_do_not_see_each_others_rows() -> None:
     os.close(go)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(read_went)
+
+
+def test_the_system_is_asked_to_tell_of_forks_once_and_not_before_memory_is_mapped() -> None:
+    code = """
+import os, torch
+asked = []
+os.register_at_fork = lambda **hooks: asked.append(hooks)
+from triforce.caches.mapped import forkable_memory
+from triforce.caches.memory import Plane, RowLayout
+assert not asked
+for _ in range(3):
+    forkable_memory(RowLayout(1, 1, (Plane("keys", 8, torch.float32),)), 16)
+assert len(asked) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import triforce
@@ -113,5 +114,8 @@ class FakeEngine:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # even where a shell started us in the background
     words = WORDS * int(os.environ.get("FAKE_WORDS", "1"))
+    kernels = ModuleType("triforce.native")  # so that nothing loads PyTorch, which takes seconds
+    kernels.kernels, kernels.why_missing = object, str  # type: ignore[attr-defined]
+    sys.modules["triforce.native"] = kernels
     triforce.load = FakeEngine(words, endless=os.environ.get("FAKE_PAUSE", "")).load  # type: ignore[assignment]
     sys.exit(main())

@@ -76,6 +76,9 @@ for words in ([], *([name] for name in {list(COMMANDS)})):
     assert "usage: triforce" in out.getvalue(), words
 main(["version"])
 main(["generate", "--unknown"])
+for command in (["generate", "Speak"], ["chat"]):
+    for option in ("--method", "--policy", "--dtype", "--cache-dtype"):
+        assert main([*command, option, "magic"]) == 1
 heavy = {{"torch", "numpy", "rich", "tokenizers", "huggingface_hub", "jinja2"}} & set(sys.modules)
 assert not heavy, heavy
 """

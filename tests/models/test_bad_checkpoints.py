@@ -266,7 +266,7 @@ def test_a_file_that_is_no_gguf_gives_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"dtype": "int8"}, r"dtype 'int8' is unknown: use auto, float32, bfloat16, float16"),
+        ({"dtype": "int8"}, r"unknown dtype 'int8': use one of auto, float32, bfloat16, float16"),
         ({"device": "abacus"}, r"device 'abacus' is unknown: use auto, cpu, cuda"),
         ({"device": "cuda:99"}, r"device cuda:99 is not there .*: use auto or cpu"),
     ],

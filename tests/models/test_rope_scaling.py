@@ -96,12 +96,25 @@ def test_none_takes_a_scaling_away_and_another_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yarn", "yarn:", "yarn:x", "yarn:0.5", "yarn:inf", "yarn:nan", "llama3:8", "none:2"]
+    "text",
+    [
+        "",
+        "yarn",
+        "yarn:",
+        "yarn:x",
+        "yarn:0.5",
+        "yarn:inf",
+        "yarn:nan",
+        "yarn:1e9",
+        "linear:64.5",
+        "llama3:8",
+        "none:2",
+    ],
 )
 def test_a_malformed_scaling_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         RopeScaling.parse(text)
-    assert "yarn:FACTOR" in str(caught.value)
+    assert "yarn:FACTOR with a factor from 1 to 64, or none" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

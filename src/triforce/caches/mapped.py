@@ -101,7 +101,8 @@ class _Pages:
         os.ftruncate(self._file.number, self._size)
         self.forks: WeakSet[MappedMemory] = WeakSet()
         self._frozen = 0  # no fork reads rows of this file from here on
-        self._process_forks = _process_forks.count
+        self._process_forks = _process_forks()
+        self._forks_before = self._process_forks.count
 
     def map(self, shared: bool) -> tuple[Tensor, ...]:
         """The planes, in new mappings. Raises `OSError` where the system has no more of them."""
@@ -125,7 +126,7 @@ class _Pages:
 
     def writable(self, row: int) -> bool:
         """Whether the owner may write `row` and all after it."""
-        if _process_forks.count != self._process_forks:
+        if self._process_forks.count != self._forks_before:
             return False  # another process maps these pages: one must not see what the other writes
         if row < self._frozen:
             self._frozen = max((fork.inherited for fork in self.forks), default=0)
@@ -214,6 +215,9 @@ class _ProcessForks:
         self.count += 1
 
 
-_process_forks = _ProcessForks()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_process_forks.add)
+@lru_cache
+def _process_forks() -> _ProcessForks:
+    """The count, from the first mapped memory on."""
+    forks = _ProcessForks()
+    os.register_at_fork(before=forks.add)
+    return forks

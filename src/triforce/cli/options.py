@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from triforce.cli.progress import Progress
 from triforce.config import Decoding, SamplingParams
 from triforce.errors import UsageError
+from triforce.names import METHOD_NAMES, POLICY_NAMES, check_cache_dtype, check_dtype, check_name
 
 if TYPE_CHECKING:
     from triforce.engine import Engine
@@ -124,26 +125,25 @@ def sampling_from(args: argparse.Namespace) -> SamplingParams:
 
 
 def decoding_from(args: argparse.Namespace) -> Decoding:
-    """The decoding settings, with names that exist: found out here, before a model is fetched. Raises `UsageError`."""
-    decoding = Decoding(
-        method=args.method, gamma1=args.gamma1, gamma2=args.gamma2, budget=args.budget, policy=args.policy
-    )
-    from triforce.methods import METHODS
-    from triforce.policies import create_policy
-
-    if decoding.method not in METHODS:
-        raise UsageError(f"unknown method {decoding.method!r}: use one of {', '.join(METHODS)}")
-    create_policy(decoding.policy)
-    return decoding
+    """The decoding settings, with names that exist: found out here, before PyTorch is there. Raises `UsageError`."""
+    check_name("method", args.method, METHOD_NAMES)
+    check_name("policy", args.policy, POLICY_NAMES)
+    return Decoding(method=args.method, gamma1=args.gamma1, gamma2=args.gamma2, budget=args.budget, policy=args.policy)
 
 
 def load_engine(args: argparse.Namespace) -> Engine:
     """The engine that `add_model_arguments` describes; shows the download, if there is one. Raises `TriForceError`."""
+    check_dtype(args.dtype)
+    check_cache_dtype(args.cache_dtype)
     set_threads(args.threads)
 
     import triforce
     from triforce.native import kernels, why_missing
 
+    if args.rope_scaling:
+        from triforce.models.config import RopeScaling
+
+        RopeScaling.parse(args.rope_scaling)  # before a model is fetched
     if kernels() is None:
         print(f"triforce: {why_missing()}; PyTorch serves, several times slower", file=sys.stderr)
     engine = triforce.load(

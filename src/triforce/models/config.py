@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from triforce.errors import UsageError
 
 CHOSEN_KINDS = ("linear", "dynamic", "yarn")  # what a user can ask for; the others only come with a checkpoint
+MOST_STRETCH = 64.0  # that a user can ask for: twice the most in YaRN's paper, past which there is nothing but noise
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class RopeScaling:
             factor = float(number)
         except ValueError:
             factor = math.nan
-        if kind not in CHOSEN_KINDS or not 1.0 <= factor < math.inf:
+        if kind not in CHOSEN_KINDS or not 1.0 <= factor <= MOST_STRETCH:
             forms = ", ".join(f"{name}:FACTOR" for name in CHOSEN_KINDS)
-            raise UsageError(f"--rope-scaling {text}: use {forms} with a factor of at least 1, or none")
+            raise UsageError(f"--rope-scaling {text}: use {forms} with a factor from 1 to {MOST_STRETCH:g}, or none")
         return cls(kind, factor)
 
 
@@ -73,7 +74,6 @@ class ModelConfig:
     qk_norm: bool = False
     sliding_window: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
 
     def __post_init__(self) -> None:
         assert self.num_heads % self.num_kv_heads == 0, (self.num_heads, self.num_kv_heads)

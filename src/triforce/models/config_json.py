@@ -44,7 +44,6 @@ def config_from_directory(directory: Path) -> tuple[ModelConfig, Family]:
         qk_norm=family.qk_norm,
         sliding_window=_sliding_window(entries, family),
         eos_token_ids=_eos_token_ids(entries, directory),
-        bos_token_id=entries.optional_integer("bos_token_id", least=0),
     ), family
 
 

@@ -30,23 +30,23 @@ class Entries:
         value = self._values.get(key)
         return default if value is None else value
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`."""
-        value = self.optional_integer(key, least)
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self.optional_integer(key)
         if value is None:
             value = default
         if value is None:
             raise self.error(f"{key} is missing", "download the model again or use a complete checkpoint")
         return value
 
-    def optional_integer(self, key: str, least: int = 1) -> int | None:
-        """A whole number of at least `least`, or None when absent."""
+    def optional_integer(self, key: str) -> int | None:
+        """A whole number of at least 1, or None when absent."""
         value = self.raw(key)
         if value is None:
             return None
         whole = not isinstance(value, bool) and (isinstance(value, int) or (_is_real(value) and value == int(value)))
-        if not whole or value < least:
-            raise self.error(f"{key} is {value!r}, not a whole number from {least}", "correct it")
+        if not whole or value < 1:
+            raise self.error(f"{key} is {value!r}, not a whole number from 1", "correct it")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:

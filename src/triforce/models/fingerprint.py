@@ -23,9 +23,7 @@ def fingerprint(config: ModelConfig, weights: Weights) -> str:
 
     A model that was trained further differs nearly everywhere; a change of a few rows only may go unnoticed.
     """
-    plain = replace(
-        config, rope_scaling=None, max_position=0, original_max_position=0, eos_token_ids=(), bos_token_id=None
-    )
+    plain = replace(config, rope_scaling=None, max_position=0, original_max_position=0, eos_token_ids=())
     digest = hashlib.sha256(repr(plain).encode())
     for sample in _samples(weights):
         digest.update(sample.contiguous().view(torch.uint8).numpy().data)

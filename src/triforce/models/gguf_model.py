@@ -68,7 +68,6 @@ def config_from_gguf(file: GgufFile) -> tuple[ModelConfig, Family]:
         qk_norm=family.qk_norm,
         sliding_window=entries.optional_integer("attention.sliding_window"),
         eos_token_ids=_eos_token_ids(file),
-        bos_token_id=Entries({"bos": file.get("tokenizer.ggml.bos_token_id")}, file.path).optional_integer("bos", 0),
     ), family
 
 

@@ -10,9 +10,10 @@ from triforce.errors import UsageError
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
 from triforce.models.weights import Placement
+from triforce.names import CACHE_DTYPE_NAMES, DTYPE_NAMES, check_cache_dtype, check_dtype
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CACHE_DTYPES = {**DTYPES, "int8": torch.int8}  # of keys and values kept
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
+CACHE_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in CACHE_DTYPE_NAMES}
 
 
 def load_model(
@@ -52,15 +53,11 @@ def _device(name: str) -> torch.device:
 
 def parse_dtype(name: str) -> torch.dtype | None:
     """The dtype of weights called `name`, None for "auto"; `UsageError` for an unknown one."""
-    return _dtype("dtype", name, DTYPES)
+    check_dtype(name)
+    return DTYPES.get(name)
 
 
 def parse_cache_dtype(name: str) -> torch.dtype | None:
     """The dtype of keys and values called `name`, None for "auto"; `UsageError` for an unknown one."""
-    return _dtype("cache dtype", name, CACHE_DTYPES)
-
-
-def _dtype(what: str, name: str, known: dict[str, torch.dtype]) -> torch.dtype | None:
-    if name != "auto" and name not in known:
-        raise UsageError(f"{what} {name!r} is unknown: use auto, {', '.join(known)}")
-    return known.get(name)
+    check_cache_dtype(name)
+    return CACHE_DTYPES.get(name)

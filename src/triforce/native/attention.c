@@ -5,21 +5,14 @@
 #include <string.h>
 
 #include "drivers.h"
+#include "int8.h"
 #include "simd.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_max_threads(void) { return 1; }
-static int omp_get_thread_num(void) { return 0; }
-#endif
+#include "threads.h"
 
 #define LINE 64      // bytes of a line of the first-level cache
 #define FEW 64       // new tokens up to which rows are split; past it there are tasks enough without
 #define SPLIT 512    // rows of a split: on a fixed grid, so that no sum depends on how many tokens are new
 #define QUERIES 96   // query rows of a task of many tokens
-#define LOG2_E 1.44269504f
-#define LEAST 1e-30f // 8-bit rows without a larger element are kept as zeros: the inverse of a smaller scale is no float
 
 // How the work is cut: a task is a KV head, a tile of the new tokens and a split of the rows.
 typedef struct {
@@ -149,15 +142,6 @@ API int triforce_attend(const attend_args *a) {
     }
     merge_all(a, &p, parts);
     return 0;
-}
-
-// The nearest multiples of 1/127 of the largest element; the scale is that 1/127.
-static void store_int8(const float *from, int8_t *row, float *scale, int dim) {
-    float largest = 0;
-    for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(from[d]));
-    *scale = largest / 127;
-    const float inverse = largest > LEAST ? 127 / largest : 0;
-    for (int d = 0; d < dim; d++) row[d] = (int8_t)lrintf(from[d] * inverse);
 }
 
 // Row number `at` of `rows`.

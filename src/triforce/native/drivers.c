@@ -4,12 +4,7 @@
 
 #include "decode.h"
 #include "drivers.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_max_threads(void) { return 1; }
-#endif
+#include "threads.h"
 
 #define CHUNKS 4  // of a thread, in a linear layer: few, so that each is a long stream; some, so that a late thread is helped
 

