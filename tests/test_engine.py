@@ -101,7 +101,7 @@ def test_short_prompts_and_large_budgets_decode_like_any_other(method: str, prom
 
 @pytest.mark.parametrize("policy", ["retrieval", "attention", "recent"])
 def test_generation_outlasts_the_budget(policy: str) -> None:
-    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=300)
+    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=150)
     plain = engine.generate(PROMPT[:100], sampling, Decoding(method="ar"))
     fast = engine.generate(PROMPT[:100], sampling, Decoding(method="triforce", policy=policy, **SMALL))  # type: ignore[arg-type]
     assert fast.token_ids == plain.token_ids
