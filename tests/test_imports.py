@@ -21,7 +21,8 @@ LAYERS: dict[str, set[str]] = {
     "statistics": set(),
     "tokens": set(),
     "atomic": set(),
-    "config": {"errors", "tokens"},
+    "checks": {"errors"},
+    "config": {"checks", "errors", "tokens"},
     "completion": {"statistics"},
     "report": {"completion", "statistics"},
     "controls": {"config", "errors", "tokens"},
@@ -42,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "runner": {"models", "caches", "statistics", "tokens"},
     "drafters": {"speculative", "sampling", "statistics", "tokens"},
 }
-TORCH_FREE = ("errors", "statistics", "tokens", "config", "completion", "report", "pull", "atomic")
+TORCH_FREE = ("errors", "statistics", "tokens", "checks", "config", "completion", "report", "pull", "atomic")
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from triforce.config import SamplingParams
-from triforce.errors import ModelError, UsageError
+from triforce.errors import ModelError, UsageError, shown
 
 NEW_TOKENS = 20  # without any limit: as transformers does
 TOP_K = 50  # the default of `top_k` for sampling: as transformers does
@@ -121,13 +121,13 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not any(value == neutral for neutral in _NEUTRAL.get(name, ())):
             remedy = _REMEDIES.get(name, "leave it out")
-            raise UsageError(f"{name} is {_short(value)}, which TriForceModel.generate does not honour: {remedy}")
+            raise UsageError(f"{name} is {shown(value)}, which TriForceModel.generate does not honour: {remedy}")
     fields = {**own, **given}
     if not fields.get("do_sample"):
         for name, neutral in _SAMPLING_ONLY.items():
             value = given.get(name)
             if value is not None and value not in neutral:
-                raise UsageError(f"{name} is {_short(value)}, but nothing is drawn: add do_sample=True")
+                raise UsageError(f"{name} is {shown(value)}, but nothing is drawn: add do_sample=True")
     return fields
 
 
@@ -136,7 +136,7 @@ def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | N
     ends = end_ids(fields)
     do_sample = fields.get("do_sample") or False
     if not isinstance(do_sample, bool):
-        raise UsageError(f"do_sample is {_short(do_sample)}: use True or False")
+        raise UsageError(f"do_sample is {shown(do_sample)}: use True or False")
     return SamplingParams(
         temperature=_or(fields.get("temperature"), 1.0) if do_sample else 0.0,
         top_p=_or(fields.get("top_p"), 1.0) if do_sample else 1.0,
@@ -173,7 +173,7 @@ def _new_tokens(fields: Mapping[str, Any], prompt_tokens: int) -> Any:
     if longest is None:
         return NEW_TOKENS
     if not isinstance(longest, int):
-        raise UsageError(f"max_length is {_short(longest)}: use a whole number")
+        raise UsageError(f"max_length is {shown(longest)}: use a whole number")
     if longest <= prompt_tokens:
         raise UsageError(f"max_length is {longest}, and the prompt has {prompt_tokens} tokens: use max_new_tokens")
     return longest - prompt_tokens
@@ -185,8 +185,3 @@ def _or(value: Any, default: Any) -> Any:
 
 def _says_something(name: str) -> bool:
     return not name.startswith("_") and name not in _RECORDS
-
-
-def _short(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

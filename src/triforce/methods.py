@@ -14,7 +14,7 @@ from triforce.drafters.forced import Forced, Forcing
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
-from triforce.errors import UsageError
+from triforce.errors import UsageError, shown
 from triforce.models.decoder import Decoder
 from triforce.models.rope_scaling import build_rope
 from triforce.policies import create_policy
@@ -146,5 +146,5 @@ def create_drafter(parts: Parts) -> Drafter:
     """The drafter of the method that `parts.decoding` names; `UsageError` for an unknown one."""
     name = parts.decoding.method
     if name not in METHODS:
-        raise UsageError(f"unknown method {name!r}: use one of {', '.join(METHODS)}")
+        raise UsageError(f"unknown method {shown(name)}: use one of {', '.join(METHODS)}")
     return METHODS[name](parts)

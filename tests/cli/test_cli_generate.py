@@ -280,7 +280,7 @@ def test_the_prompt_is_put_together_from_file_argument_and_stdin(
         (["Speak", "--threads", "0"], "--threads is 0"),
         (["Speak", "--method", "magic"], "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
         (["Speak", "--policy", "magic"], "unknown policy 'magic': use one of"),
-        (["Speak", "--stop", ""], "stop holds an empty text: give at least one character"),
+        (["Speak", "--stop", ""], "a text of stop is '': give texts of at least one character"),
         (["Speak", "--stop-id", "x"], "argument --stop-id: invalid int value: 'x'; see triforce generate --help"),
         (["Speak", "--stop-id", "-1"], "an id of stop_token_ids is -1: use at least 0"),
         (["Speak", "--max-seconds", "0"], "max_seconds is 0.0: use a number above 0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triforce.errors import UsageError
+from triforce.errors import UsageError, shown
 from triforce.policies.attention import Attention
 from triforce.policies.base import Policy
 from triforce.policies.recent import Recent
@@ -14,5 +14,5 @@ POLICIES: dict[str, type[Policy]] = {"retrieval": Retrieval, "attention": Attent
 def create_policy(name: str) -> Policy:
     """The policy called `name`; `UsageError` for an unknown one."""
     if name not in POLICIES:
-        raise UsageError(f"unknown policy {name!r}: use one of {', '.join(POLICIES)}")
+        raise UsageError(f"unknown policy {shown(name)}: use one of {', '.join(POLICIES)}")
     return POLICIES[name]()
