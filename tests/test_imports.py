@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
-    "generation_config": {"config", "errors"},
+    "generation_config": {"checks", "config", "errors"},
     "logprobs": {"completion", "text"},
     "stopping": {"config", "errors", "text", "tokens"},
     "runner": {"models", "caches", "statistics", "tokens"},

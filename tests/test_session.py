@@ -283,8 +283,8 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(tmp_path: Path) -> N
     with pytest.raises(PromptError, match="the session is empty"):
         session.logits()
     session.append(TEXT)
-    for length in (-1, len(TEXT) + 1):
-        with pytest.raises(UsageError, match=rf"cannot rewind to {length}: the session has 212 tokens, use 0 to 212"):
+    for length, remedy in ((-1, "at least 0"), (len(TEXT) + 1, "at most 212")):
+        with pytest.raises(UsageError, match=rf"the length to rewind to is {length}: use {remedy}"):
             session.rewind(length)
     with pytest.raises(PromptError, match="the prompt is empty"):
         session.append("")

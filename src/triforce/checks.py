@@ -69,6 +69,10 @@ def chosen(name: str, value: object, kind: type[Kind]) -> Kind:
 def _within(name: str, value: float, least: float, most: float) -> None:
     if least <= value <= most:
         return
-    where = f"at least {least:g}" if value < least else f"at most {most:g}"
-    size = ("too large" if value > 0 else "too small") if abs(value) > 1e300 else f"{value:g}"
+    where = f"at least {_spelt(least)}" if value < least else f"at most {_spelt(most)}"
+    size = ("too large" if value > 0 else "too small") if abs(value) > 1e300 else _spelt(value)
     raise UsageError(f"{name} is {size}: use {where}")
+
+
+def _spelt(value: float) -> str:
+    return str(value) if isinstance(value, int) and abs(value) < 10**15 else f"{value:g}"
