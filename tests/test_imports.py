@@ -23,7 +23,8 @@ LAYERS: dict[str, set[str]] = {
     "tokens": set(),
     "names": {"errors"},
     "atomic": set(),
-    "config": {"errors", "tokens"},
+    "checks": {"errors"},
+    "config": {"checks", "errors", "tokens"},
     "completion": {"statistics"},
     "report": {"completion", "statistics"},
     "controls": {"config", "errors", "tokens"},
@@ -38,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
-    "generation_config": {"config", "errors"},
+    "generation_config": {"checks", "config", "errors"},
     "logprobs": {"completion", "text"},
     "stopping": {"config", "errors", "text", "tokens"},
     "runner": {"models", "caches", "statistics", "tokens"},
@@ -48,7 +49,7 @@ LAYERS: dict[str, set[str]] = {
 ABOVE = ("methods", "stream", "engine", "session", "conversation", "model", "cli")
 MAKES = {"engine": {"session"}}  # what a module makes of itself on request, and names in functions only
 TORCH_FREE = (
-    *("errors", "statistics", "tokens", "names", "config", "completion", "report", "pull", "atomic"),
+    *("errors", "statistics", "tokens", "names", "checks", "config", "completion", "report", "pull", "atomic"),
     "generation_config",
 )
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library

@@ -21,12 +21,12 @@ from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.errors import PromptError, UsageError
+from triforce.methods import METHODS
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
 from triforce.session import Session
 
 TEXT = "It was the best of times, it was the worst of times. " * 4  # 212 tokens
-METHODS = ("ar", "retrieval", "triforce")
 DECODER = tiny_decoder(max_position=768)
 
 
@@ -109,7 +109,7 @@ class Sessions(RuleBasedStateMachine):
             session.append(prompt)
             self.tokens(session).extend(self.engine.tokenizer.encode(prompt))
 
-    @rule(session=sessions, method=st.sampled_from(METHODS), sampling=controls, n=st.integers(1, 20))
+    @rule(session=sessions, method=st.sampled_from(list(METHODS)), sampling=controls, n=st.integers(1, 20))
     def generate(self, session: Session, method: str, sampling: SamplingParams, n: int) -> None:
         tokens, sampling = self.tokens(session), replace(sampling, max_new_tokens=n)
         if not tokens or len(tokens) + n > 768:
@@ -124,7 +124,7 @@ class Sessions(RuleBasedStateMachine):
             assert done.token_ids == fresh().generate(tokens, sampling, Decoding("ar")).token_ids
         tokens.extend(done.token_ids)
 
-    @rule(session=sessions, method=st.sampled_from(METHODS), taken=st.integers(0, 9))
+    @rule(session=sessions, method=st.sampled_from(list(METHODS)), taken=st.integers(0, 9))
     def stream_and_leave(self, session: Session, method: str, taken: int) -> None:
         tokens = self.tokens(session)
         if tokens and len(tokens) + 12 <= 768:
@@ -283,8 +283,8 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(tmp_path: Path) -> N
     with pytest.raises(PromptError, match="the session is empty"):
         session.logits()
     session.append(TEXT)
-    for length in (-1, len(TEXT) + 1):
-        with pytest.raises(UsageError, match=rf"cannot rewind to {length}: the session has 212 tokens, use 0 to 212"):
+    for length, remedy in ((-1, "at least 0"), (len(TEXT) + 1, "at most 212")):
+        with pytest.raises(UsageError, match=rf"the length to rewind to is {length}: use {remedy}"):
             session.rewind(length)
     with pytest.raises(PromptError, match="the prompt is empty"):
         session.append("")

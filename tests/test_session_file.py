@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -356,7 +357,7 @@ def test_a_save_killed_at_any_moment_leaves_the_old_file_or_the_new_one(engine: 
     assert process.stdin is not None
     assert process.stdout is not None
     moments = np.random.default_rng(0).uniform(0.0, 0.03, 50)
-    texts, left = set(), 0
+    texts, parts = [], set()
     for moment in moments:
         print(file=process.stdin, flush=True)  # have it fork a process that saves
         saving = int(process.stdout.readline())
@@ -365,12 +366,14 @@ def test_a_save_killed_at_any_moment_leaves_the_old_file_or_the_new_one(engine: 
         assert process.stdout.readline().strip() == str(-signal.SIGKILL)
         text = engine.load_session(path).text
         assert text.split()[0] == "text"
-        texts.add(text)
-        left += len(list(tmp_path.glob(".triforce-*.part")))
+        texts.append(text)
+        parts |= {part.name for part in tmp_path.glob(".triforce-*.part")}
     process.stdin.close()
     assert process.wait(timeout=30) == 0
     process.stdout.close()
-    assert len(texts) > 1, "the saves never came to their end"
-    assert left > 5, "none was killed in the middle"
+    assert len(texts) == 50
+    assert len(set(texts)) > 3, "the saves never came to their end"
+    assert len(parts) > 5, "none was killed in the middle"
+    assert any(text == before for before, text in pairwise(["text 0", *texts])), "no older file ever stayed"
     engine.session("text last").save(path)
     assert not list(tmp_path.glob(".triforce-*.part")), "what killed processes left is not swept up"

@@ -43,7 +43,7 @@ def said(engine: Any, method: str, seed: int, **settings: Any) -> str:
     return done.text
 
 
-@pytest.mark.parametrize("method", ["ar", "retrieval", "triforce"])
+@pytest.mark.parametrize("method", list(METHODS))
 def test_200_samples_are_valid_by_the_schemas_own_validator(method: str) -> None:
     engine = tiny_engine((END,), special=(END,))
     texts = {said(engine, method, seed, max_new_tokens=120, json_schema=SCHEMA) for seed in range(200)}
@@ -83,7 +83,7 @@ def test_without_a_grammar_nothing_is_joined_to_a_method(method: str) -> None:
     assert "grammar" not in {level.name for level in done.levels}
 
 
-@pytest.mark.parametrize("method", ["ar", "triforce"])
+@pytest.mark.parametrize("method", list(METHODS))
 def test_forms_of_every_kind(method: str) -> None:
     engine = tiny_engine((END,), special=(END,))
     for seed in range(10):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from triforce.errors import UsageError
+from triforce.checks import listed, number, require, text, whole
+from triforce.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from triforce.tokens import TokenIds
@@ -73,18 +74,18 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.0, 1e6)
-        _require(
+        number("temperature", self.temperature, 0.0, 1e6)
+        require(
             self.temperature == 0.0 or self.temperature >= _COLDEST,
             f"temperature is {self.temperature}: use 0 for greedy, or at least {_COLDEST:g}",
         )
-        _number("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p > 0.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
-        _whole("top_k", self.top_k, 0, _MOST)
-        _number("min_p", self.min_p, 0.0, 1.0)
+        number("top_p", self.top_p, 0.0, 1.0)
+        require(self.top_p > 0.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
+        whole("top_k", self.top_k, 0, _MOST)
+        number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            _whole("seed", self.seed, 0, 2**63 - 1)
-        _whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
+            whole("seed", self.seed, 0, 2**63 - 1)
+        whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
         self._check_stops()
         self._check_controls()
         self._check_structure()
@@ -93,35 +94,33 @@ class SamplingParams:
     def _check_stops(self) -> None:
         """Also makes tuples of what came as lists, so that nobody changes them later."""
         for name in ("stop", "stop_token_ids", "criteria"):
-            object.__setattr__(self, name, _several(name, getattr(self, name)))
-        for text in self.stop:
-            _require(isinstance(text, str), f"stop holds {text!r}: use a text, or a list of texts")
-            _require(text != "", "stop holds an empty text: give at least one character")
-            _require(_is_unicode(text), f"stop holds {text!r}: use valid Unicode")
+            object.__setattr__(self, name, listed(name, getattr(self, name)))
+        for stop in self.stop:
+            text("a text of stop", stop, "give texts of at least one character")
         for token_id in self.stop_token_ids:
-            _whole("an id of stop_token_ids", token_id, 0, _MOST)
+            whole("an id of stop_token_ids", token_id, 0, _MOST)
         for criterion in self.criteria:
-            _require(callable(criterion), f"criteria holds {criterion!r}: use functions of the token ids")
-        _require(isinstance(self.include_stop, bool), f"include_stop is {self.include_stop!r}: use True or False")
-        _require(isinstance(self.ignore_eos, bool), f"ignore_eos is {self.ignore_eos!r}: use True or False")
+            require(callable(criterion), f"criteria holds {shown(criterion)}: use functions of the token ids")
+        require(isinstance(self.include_stop, bool), f"include_stop is {shown(self.include_stop)}: use True or False")
+        require(isinstance(self.ignore_eos, bool), f"ignore_eos is {shown(self.ignore_eos)}: use True or False")
         if self.max_seconds is not None:
-            _number("max_seconds", self.max_seconds, 0.0, _LONGEST)
-            _require(self.max_seconds > 0.0, f"max_seconds is {self.max_seconds}: use a number above 0")
+            number("max_seconds", self.max_seconds, 0.0, _LONGEST)
+            require(self.max_seconds > 0.0, f"max_seconds is {self.max_seconds}: use a number above 0")
         if self.logprobs is not None:
             alternatives = "use a number of alternatives, 0 for the chosen token alone"
-            _require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
-            _whole("logprobs", self.logprobs, 0, _MOST)
+            require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
+            whole("logprobs", self.logprobs, 0, _MOST)
 
     def _check_controls(self) -> None:
         """Ranges of the controls; what came as a list or mapping is kept as tuples, so that nobody changes it later."""
-        _number("typical_p", self.typical_p, 0.0, 1.0)
-        _require(self.typical_p > 0.0, f"typical_p is {self.typical_p}: use a number above 0 and at most 1")
-        _number("repetition_penalty", self.repetition_penalty, 1e-6, _HEAVIEST)
-        _number("presence_penalty", self.presence_penalty, -_HEAVIEST, _HEAVIEST)
-        _number("frequency_penalty", self.frequency_penalty, -_HEAVIEST, _HEAVIEST)
-        _whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, _MOST)
-        _whole("min_new_tokens", self.min_new_tokens, 0, _MOST)
-        _require(
+        number("typical_p", self.typical_p, 0.0, 1.0)
+        require(self.typical_p > 0.0, f"typical_p is {self.typical_p}: use a number above 0 and at most 1")
+        number("repetition_penalty", self.repetition_penalty, 1e-6, _HEAVIEST)
+        number("presence_penalty", self.presence_penalty, -_HEAVIEST, _HEAVIEST)
+        number("frequency_penalty", self.frequency_penalty, -_HEAVIEST, _HEAVIEST)
+        whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, _MOST)
+        whole("min_new_tokens", self.min_new_tokens, 0, _MOST)
+        require(
             self.min_new_tokens <= self.max_new_tokens,
             f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens {self.max_new_tokens}: lower it",
         )
@@ -133,14 +132,14 @@ class SamplingParams:
         """At most one form, in the type that it is written in; a JSON schema is kept as text."""
         object.__setattr__(self, "json_schema", _schema(self.json_schema))
         for name in ("regex", "grammar"):
-            value = getattr(self, name)
-            _require(value is None or (isinstance(value, str) and value != ""), f"{name} is {value!r}: give some text")
-        _require(not isinstance(self.choice, str), f"choice is {self.choice!r}: give a list of texts")
-        choice = _listed("choice", self.choice)
-        _require(all(isinstance(text, str) and text for text in choice), f"choice is {choice!r}: give texts, not empty")
-        object.__setattr__(self, "choice", choice)
+            if getattr(self, name) is not None:
+                text(name, getattr(self, name), "give some text")
+        require(not isinstance(self.choice, str), f"choice is {shown(self.choice)}: give a list of texts")
+        object.__setattr__(self, "choice", listed("choice", self.choice))
+        for choice in self.choice:
+            text("a text of choice", choice, "give a list of texts, not empty")
         given = [name for name in STRUCTURES if getattr(self, name) not in (None, ())]
-        _require(len(given) <= 1, f"{' and '.join(given)} are given: one call takes one of them")
+        require(len(given) <= 1, f"{' and '.join(given)} are given: one call takes one of them")
 
 
 @dataclass(frozen=True)
@@ -165,59 +164,49 @@ class Decoding:
     policy: str = "retrieval"
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.method, str), f"method is {self.method!r}: use a name")
-        _require(isinstance(self.policy, str), f"policy is {self.policy!r}: use a name")
+        require(isinstance(self.method, str), f"method is {shown(self.method)}: use a name")
+        require(isinstance(self.policy, str), f"policy is {shown(self.policy)}: use a name")
         for name in ("gamma1", "gamma2"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1, DEEPEST)
-        _whole("chunk", self.chunk, 1, _MOST)
-        _whole("sinks", self.sinks, 0, _MOST)
-        _whole("recent", self.recent, 1, _MOST)
-        _whole("stride", self.stride, 1, 4096)
+                whole(name, getattr(self, name), 1, DEEPEST)
+        whole("chunk", self.chunk, 1, _MOST)
+        whole("sinks", self.sinks, 0, _MOST)
+        whole("recent", self.recent, 1, _MOST)
+        whole("stride", self.stride, 1, 4096)
         least = self.sinks + self.recent + 2 * self.chunk
-        _whole("budget", self.budget, 1, _MOST)
-        _require(
+        whole("budget", self.budget, 1, _MOST)
+        require(
             self.budget >= least,
             f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use --budget {least} or more",
         )
-        _whole("slots", self.slots, self.sinks + 16, 2**16)
+        whole("slots", self.slots, self.sinks + 16, 2**16)
 
     def without_clock(self) -> Decoding:
         """The same with fixed depths: what is drawn then depends on the seed alone, and not on how fast passes were."""
         return replace(self, gamma1=self.gamma1 or _GAMMA1, gamma2=self.gamma2 or _GAMMA2)
 
 
-def _several(name: str, value: object) -> tuple[object, ...]:
-    """A text as a tuple of one, a list as a tuple."""
-    if isinstance(value, str):
-        return (value,)
-    _require(isinstance(value, Iterable), f"{name} is {value!r}: use a list")
-    assert isinstance(value, Iterable)
-    return tuple(value)
-
-
 def _biases(given: object) -> tuple[tuple[int, float], ...]:
-    pairs = list(given.items()) if isinstance(given, Mapping) else _listed("logit_bias", given)
+    pairs = list(given.items()) if isinstance(given, Mapping) else listed("logit_bias", given)
     for pair in pairs:
-        _require(
-            isinstance(pair, Sequence) and len(pair) == 2, f"logit_bias has {pair!r}: give a mapping of ids to numbers"
-        )
-        _whole("a token id of logit_bias", pair[0], 0, _MOST)
-        if pair[1] != -math.inf:  # which bans the token
-            _number(f"the logit_bias of token {pair[0]}", pair[1], -_HEAVIEST, _HEAVIEST)
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise UsageError(f"logit_bias has {shown(pair)}: give a mapping of ids to numbers")
+        whole("a token id of logit_bias", pair[0], 0, _MOST)
+        if not isinstance(pair[1], Real) or pair[1] != -math.inf:  # which bans the token
+            number(f"the logit_bias of token {pair[0]}", pair[1], -_HEAVIEST, _HEAVIEST)
     return tuple((int(token), float(bias)) for token, bias in pairs)
 
 
 def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
-    _require(not isinstance(given, str), f"bad_words is {given!r}: give a list of words")
+    require(not isinstance(given, str), f"bad_words is {shown(given)}: give a list of words")
     words: list[str | tuple[int, ...]] = []
-    for word in _listed("bad_words", given):
+    for word in listed("bad_words", given):
         if not isinstance(word, str):
-            word = _listed("a bad word", word)
-            for token in word:
-                _whole("a token id of bad_words", token, 0, _MOST)
-            word = tuple(int(token) for token in word)
-        _require(len(word) > 0, "bad_words has an empty word: leave it out")
+            ids = listed("a word of bad_words", word, "give a text, or a list of token ids")
+            word = tuple(whole("a token id of bad_words", token, 0, _MOST) for token in ids)
+        require(len(word) > 0, "bad_words has an empty word: leave it out")
+        if isinstance(word, str):
+            text("a word of bad_words", word, "give some text")
         words.append(word)
     return tuple(words)
 
@@ -226,37 +215,34 @@ def _processors(given: object) -> tuple[Callable[..., Any], ...]:
     """One function, or some in a list, which may itself be callable as transformers' `LogitsProcessorList` is."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         return tuple(function for item in given for function in _processors(item))
-    _require(
-        callable(given) and not isinstance(given, type),
-        f"processors has {given!r}: give functions f(token_ids, logits), or transformers' objects",
-    )
-    assert callable(given)
+    if not callable(given) or isinstance(given, type):
+        raise UsageError(
+            f"processors has {shown(given)}: give functions f(token_ids, logits), or transformers' objects"
+        )
     return (given,)
 
 
 def _schema(given: object) -> str | None:
+    """The schema as JSON; True, which any JSON matches, as the object that says the same."""
     if given is None:
         return None
-    if not isinstance(given, str):
-        try:
-            return json.dumps(given)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"json_schema cannot be written as JSON ({error}): give a dict of plain values") from None
+    written = given if isinstance(given, str) else _dumped(given)
     try:
-        json.loads(given)
+        schema = json.loads(written)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"json_schema is not JSON ({error}): give the schema itself, or its file to the CLI") from None
-    return given
+    if schema is True:
+        return "{}"
+    remedy = "no text matches it, give another schema" if schema is False else "give an object, or true for any JSON"
+    require(isinstance(schema, dict), f"json_schema is {shown(schema)}: {remedy}")
+    return written
 
 
-def _listed(name: str, given: object) -> tuple[Any, ...]:
-    _require(isinstance(given, Iterable), f"{name} is {given!r}: give a list")
-    assert isinstance(given, Iterable)
-    return tuple(given)
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+def _dumped(schema: object) -> str:
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"json_schema cannot be written as JSON ({error}): give a dict of plain values") from None
 
 
 def _settle(params: object, names: Iterable[str]) -> None:
@@ -265,32 +251,3 @@ def _settle(params: object, names: Iterable[str]) -> None:
         value = getattr(params, name)
         if isinstance(value, Integral):
             object.__setattr__(params, name, int(value))
-
-
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    _require(isinstance(value, Integral) and not isinstance(value, bool), f"{name} is {value!r}: use a whole number")
-    assert isinstance(value, Integral)
-    _within(name, int(value), least, most)
-
-
-def _number(name: str, value: object, least: float, most: float) -> None:
-    _require(isinstance(value, Real), f"{name} is {value!r}: use a number")
-    assert isinstance(value, Real)
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        number = -math.inf if repr(value).startswith("-") else math.inf
-    _within(name, number, least, most)
-
-
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if least <= value <= most:
-        return
-    where = f"at least {least:g}" if value < least else f"at most {most:g}"
-    shown = ("too large" if value > 0 else "too small") if abs(value) > 1e300 else f"{value:g}"
-    raise UsageError(f"{name} is {shown}: use {where}")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UsageError(message)

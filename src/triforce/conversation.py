@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from triforce.checks import chosen, require
 from triforce.config import Decoding, SamplingParams
-from triforce.errors import PromptError, SessionError
+from triforce.errors import PromptError, SessionError, shown
 from triforce.session import Session
 from triforce.stream import Stream
 from triforce.text.chat import encode_chat, render_chat
@@ -33,19 +34,30 @@ class Turn:
     answer: str | None = None
     before: list[int] | None = None
 
+    def __post_init__(self) -> None:
+        """Raises `TypeError` for what a foreign file may hold."""
+        texts, lengths = (self.question, self.answer or ""), (self.start, self.asked)
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in lengths):
+            raise TypeError(self)
+
 
 class Conversation:
     """Questions and answers in `session`, which may hold a text already; the template's turns follow it.
 
     They are kept in the session's notes, so that a loaded or forked session goes on where it was. `system` is the
-    system message of a conversation that has none yet. Raises `SessionError` when the notes are not a conversation's.
+    system message of a conversation that has none yet. Raises `UsageError` when they are of other types, `SessionError`
+    when the notes are not a conversation's.
     """
 
     def __init__(self, session: Session, system: str | None = None) -> None:
+        require(isinstance(session, Session), f"session is {shown(session)}: give one that engine.session() makes")
+        require(system is None or isinstance(system, str), f"system is {shown(system)}: give a text, or None")
         self.session = session
         kept: Any = session.notes.get(_KEY, {"system": None, "turns": []})
         try:
             self.system: str | None = kept["system"] or system
+            if not isinstance(self.system, str | None):
+                raise TypeError(self.system)
             self._turns = [Turn(**turn) for turn in kept["turns"]]
         except (KeyError, TypeError):
             raise SessionError("the session's notes hold no conversation: use another session file") from None
@@ -74,9 +86,11 @@ class Conversation:
         Raises `PromptError` when there is no room for it, `ModelError` when the model has no chat template; the
         conversation is then as it was.
         """
+        if not isinstance(question, str):
+            raise PromptError(f"the question is {shown(question)}: give a text")
+        sampling = chosen("sampling", sampling, SamplingParams)
         before, messages = self.session.tokens, self.messages
         ids, kept = self._continued(messages, question)
-        sampling = sampling or SamplingParams()
         room = self.session.engine.context_length - len(ids)
         if 0 < room < sampling.max_new_tokens:
             least = min(sampling.min_new_tokens, room)
@@ -128,9 +142,7 @@ class Conversation:
 
     def _unended(self, tokens: list[int]) -> list[int]:
         """`tokens` without an end token in the last place: the template writes its own."""
-        engine = self.session.engine
-        ends = {*engine.target.config.eos_token_ids, *engine.tokenizer.eos_token_ids}
-        return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+        return tokens[:-1] if tokens and tokens[-1] in self.session.engine.end_token_ids else tokens
 
     def _spell(self, ids: list[int]) -> str:
         return self.session.engine.tokenizer.decode(ids)

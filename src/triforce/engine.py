@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
+from triforce.checks import chosen
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
 from triforce.controls import ControlFactory, grammar_of
-from triforce.errors import ModelError, PromptError, UsageError
+from triforce.errors import ModelError, PromptError, UsageError, shown
 from triforce.methods import Parts
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
@@ -63,11 +65,14 @@ class Engine:
         """The most tokens, prompt and new ones together, that the target serves."""
         return self.target.config.max_position
 
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a text, each once: the tokenizer's, then the others of the target."""
+        return tuple(dict.fromkeys([*self.tokenizer.eos_token_ids, *self.target.config.eos_token_ids]))
+
     @cached_property
     def _controls(self) -> ControlFactory:
-        config = self.target.config
-        ends = dict.fromkeys([*self.tokenizer.eos_token_ids, *config.eos_token_ids])
-        return ControlFactory(self.tokenizer, config.vocab_size, ends)
+        return ControlFactory(self.tokenizer, self.target.config.vocab_size, self.end_token_ids)
 
     def generate(
         self,
@@ -94,7 +99,7 @@ class Engine:
         `on_prefill` hears (rows held, rows wanted) while the prompt is read. Raises `PromptError` for a prompt that is
         empty or too long, `UsageError` for settings that cannot be honoured.
         """
-        sampling, decoding = sampling or SamplingParams(), decoding or Decoding()
+        sampling, decoding = chosen("sampling", sampling, SamplingParams), chosen("decoding", decoding, Decoding)
         tokens = self.encode(prompt, chat)
         self.check_length(len(tokens), sampling.max_new_tokens)
         cache = self._full_cache(len(tokens) + sampling.max_new_tokens, decoding)
@@ -113,7 +118,8 @@ class Engine:
             decoding = decoding.without_clock()
         controls = self._controls.create(sampling, len(tokens))
         parts = Parts(self.target, cache, self.draft, decoding, grammar_of(controls))
-        return Stream(parts, self.tokenizer, tokens, sampling, on_prefill, self.load_seconds, controls)
+        ends = self.end_token_ids
+        return Stream(parts, self.tokenizer, ends, tokens, sampling, on_prefill, self.load_seconds, controls)
 
     def generate_many(
         self,
@@ -139,8 +145,9 @@ class Engine:
     ) -> Iterator[Stream]:
         """The same as streams, of which each is drawn to its end before the next is asked for."""
         if not isinstance(n, Integral) or n < 1:
-            raise UsageError(f"n is {n!r}: ask for at least 1 continuation")
-        own = _with_seeds(sampling or SamplingParams(), int(n))
+            raise UsageError(f"n is {shown(n)}: ask for at least 1 continuation")
+        own = _with_seeds(chosen("sampling", sampling, SamplingParams), int(n))
+        decoding = chosen("decoding", decoding, Decoding)
         tokens = self.encode(prompt, chat).tolist()
         self.check_length(len(tokens), own[0].max_new_tokens)
         return (self.stream(tokens, params, decoding, on_prefill=on_prefill) for params in own)
@@ -162,12 +169,13 @@ class Engine:
         """
         from triforce.session import load_session
 
-        return load_session(self, Path(path), verify)
+        return load_session(self, path, verify)
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """The target's logits [vocab] after `tokens`, by plain decoding. Raises `PromptError`."""
         ids = self.encode(tokens)
+        self.check_length(len(ids), 0)
         plain = Decoding(method="ar")
         target = Parts(self.target, self._full_cache(len(ids), plain), None, plain).target
         return target.logits(ids, 1)[0]
@@ -179,10 +187,17 @@ class Engine:
             prompt = encode_chat(self.tokenizer, messages) if chat else self.tokenizer.encode(prompt, at_start)
         elif chat:
             raise PromptError("a chat message must be text: give a str, or leave chat out for token ids")
-        ids = _integers(prompt)
+        ids = self.token_ids(prompt, "neither text nor a flat sequence of integers: give a str, or a list of token ids")
         if len(ids) == 0:
             raise PromptError("the prompt is empty: give some text, a file with -f, or - for standard input")
-        if ids.min() < 0 or ids.max() >= self.target.config.vocab_size:
+        return ids
+
+    def token_ids(self, given: object, wrong: str = "no flat sequence of integers: give a list of them") -> TokenIds:
+        """`given`, a sequence of any kind, perhaps empty, as ids of the target. Raises `PromptError`."""
+        ids = _integers(given)
+        if ids is None:
+            raise PromptError(f"the prompt is {wrong}")
+        if len(ids) > 0 and (ids.min() < 0 or ids.max() >= self.target.config.vocab_size):
             raise PromptError(f"the prompt has a token id outside 0..{self.target.config.vocab_size - 1}")
         return ids.astype(np.int32)
 
@@ -232,33 +247,38 @@ def _with_seeds(sampling: SamplingParams, n: int) -> list[SamplingParams]:
     return [replace(sampling, seed=(sampling.seed + i) % 2**63) for i in range(n)]
 
 
-def _integers(prompt: Sequence[int] | TokenIds) -> npt.NDArray[np.integer[Any]]:
-    """Token ids as an array, whatever sequence they came in."""
+def _integers(given: Any) -> npt.NDArray[np.integer[Any]] | None:
+    """Whole numbers as an array, whatever sequence they came in; None for all else."""
+    given = given.tolist() if isinstance(given, Tensor) else given
+    if isinstance(given, (bytes, bytearray, memoryview)):  # of text, no doubt
+        return None
+    if isinstance(given, (list, tuple)) and bool in set(map(type, given)):  # which NumPy takes for numbers among others
+        return None
     try:
-        ids = np.asarray(prompt)
+        ids = np.asarray(given)
     except (ValueError, TypeError, OverflowError):
-        ids = np.asarray(None)
-    if ids.ndim == 1 and (ids.dtype.kind in "iu" or ids.size == 0):
-        return ids.astype(np.int64) if ids.size == 0 else ids
-    raise PromptError("the prompt is neither text nor a sequence of integers: give a str, or a list of token ids")
+        return None
+    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size > 0):
+        return None
+    return ids.astype(np.int64) if ids.size == 0 else ids
 
 
 def load(
-    model: str,
+    model: str | PathLike[str],
     *,
-    draft: str | None = None,
-    dtype: str = "auto",
-    cache_dtype: str = "auto",
-    device: str = "auto",
+    draft: str | PathLike[str] | None = None,
+    dtype: str | torch.dtype = "auto",
+    cache_dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
     rope_scaling: str | None = None,
 ) -> Engine:
     """An engine for `model`: a known name ("smollm2"), a Hugging Face directory or hub id, or a GGUF file.
 
     `draft` is a smaller model of the same vocabulary. `dtype` is that of the weights, `cache_dtype` that of the keys
-    and values kept: float32, bfloat16, float16 or auto, which keeps weights as the file has them and rows in float16
-    where native kernels read those. Rows can also be int8, each with a scale. `rope_scaling` as "yarn:2" extends the
-    target past its trained context. Raises `ModelError` for what cannot be loaded, `UsageError` for settings that
-    cannot be honoured.
+    and values kept: float32, bfloat16, float16, or PyTorch's own, or auto, which keeps weights as the file has them
+    and rows in float16 where native kernels read those. Rows can also be int8, each with a scale. `rope_scaling` as
+    "yarn:2" extends the target past its trained context. Raises `ModelError` for what cannot be loaded, `UsageError`
+    for settings that cannot be honoured.
     """
     from triforce.models import load_model
     from triforce.models.load import parse_cache_dtype
@@ -267,7 +287,7 @@ def load(
 
     start = time.perf_counter()
     path = resolve_model(model)
-    scaling = RopeScaling.parse(rope_scaling) if rope_scaling else None
+    scaling = None if rope_scaling is None else RopeScaling.parse(rope_scaling)
     target = load_model(path, dtype=dtype, device=device, rope_scaling=scaling)
     tokenizer = load_tokenizer(path)
     drafter = None

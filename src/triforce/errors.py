@@ -23,3 +23,12 @@ class DownloadError(TriForceError):
 
 class SessionError(TriForceError):
     """A session file that cannot be written or read, is damaged, or belongs to another model or setting."""
+
+
+def shown(value: object) -> str:
+    """`value` as it stands in a message: on one line, and short."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a repr of the caller's own, or a number of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from triforce.checks import listed, whole
 from triforce.config import SamplingParams
-from triforce.errors import ModelError, UsageError
+from triforce.errors import ModelError, UsageError, shown
 
 NEW_TOKENS = 20  # without any limit: as transformers does
+_MOST = 2**24  # tokens or texts
 TOP_K = 50  # the default of `top_k` for sampling: as transformers does
 
 
@@ -35,6 +37,8 @@ class GenerationFields(TypedDict, total=False):
     no_repeat_ngram_size: int | None
     bad_words_ids: Sequence[Sequence[int]] | None
     min_new_tokens: int | None
+    min_length: int | None
+    sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
     num_return_sequences: int | None
     eos_token_id: int | Sequence[int] | None
     pad_token_id: int | None
@@ -53,7 +57,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("num_beams", "num_beam_groups"), (1,)),
     **dict.fromkeys(("encoder_repetition_penalty", "length_penalty"), (1.0,)),
     **dict.fromkeys(("diversity_penalty", "penalty_alpha", "epsilon_cutoff", "eta_cutoff"), (0.0,)),
-    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length"), (0,)),
+    "encoder_no_repeat_ngram_size": (0,),
     **dict.fromkeys(("early_stopping", "remove_invalid_values", "token_healing", "low_memory", "use_mtp"), (False,)),
     **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), (False,)),
     **dict.fromkeys(("return_dict_in_generate", "is_assistant", "synced_gpus", "trust_remote_code"), (False,)),
@@ -121,22 +125,23 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not any(value == neutral for neutral in _NEUTRAL.get(name, ())):
             remedy = _REMEDIES.get(name, "leave it out")
-            raise UsageError(f"{name} is {_short(value)}, which TriForceModel.generate does not honour: {remedy}")
+            raise UsageError(f"{name} is {shown(value)}, which TriForceModel.generate does not honour: {remedy}")
     fields = {**own, **given}
     if not fields.get("do_sample"):
         for name, neutral in _SAMPLING_ONLY.items():
             value = given.get(name)
             if value is not None and value not in neutral:
-                raise UsageError(f"{name} is {_short(value)}, but nothing is drawn: add do_sample=True")
+                raise UsageError(f"{name} is {shown(value)}, but nothing is drawn: add do_sample=True")
     return fields
 
 
 def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | None) -> SamplingParams:
     """The merged `fields` as ours, for prompts of `prompt_tokens`. Raises `UsageError` when out of range."""
     ends = end_ids(fields)
+    most = _new_tokens(fields, prompt_tokens)
     do_sample = fields.get("do_sample") or False
     if not isinstance(do_sample, bool):
-        raise UsageError(f"do_sample is {_short(do_sample)}: use True or False")
+        raise UsageError(f"do_sample is {shown(do_sample)}: use True or False")
     return SamplingParams(
         temperature=_or(fields.get("temperature"), 1.0) if do_sample else 0.0,
         top_p=_or(fields.get("top_p"), 1.0) if do_sample else 1.0,
@@ -146,14 +151,20 @@ def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | N
         repetition_penalty=_or(fields.get("repetition_penalty"), 1.0),
         no_repeat_ngram_size=_or(fields.get("no_repeat_ngram_size"), 0),
         bad_words=_or(fields.get("bad_words_ids"), ()),
-        min_new_tokens=_or(fields.get("min_new_tokens"), 0),
+        logit_bias=_biases(fields.get("sequence_bias")),
+        min_new_tokens=_least(fields, prompt_tokens, most),
         seed=seed,
-        max_new_tokens=_new_tokens(fields, prompt_tokens),
+        max_new_tokens=most,
         stop=_or(fields.get("stop_strings"), ()),
         stop_token_ids=_or(ends, ()),
         ignore_eos="eos_token_id" in fields,
         max_seconds=fields.get("max_time"),
     )
+
+
+def num_texts(fields: Mapping[str, Any]) -> int:
+    """How many texts follow each prompt. Raises `UsageError`."""
+    return whole("num_return_sequences", _or(fields.get("num_return_sequences"), 1), 1, _MOST)
 
 
 def end_ids(fields: Mapping[str, Any]) -> list[int] | None:
@@ -172,11 +183,36 @@ def _new_tokens(fields: Mapping[str, Any], prompt_tokens: int) -> Any:
     longest = fields.get("max_length")
     if longest is None:
         return NEW_TOKENS
-    if not isinstance(longest, int):
-        raise UsageError(f"max_length is {_short(longest)}: use a whole number")
+    longest = whole("max_length", longest, 1, _MOST)
     if longest <= prompt_tokens:
         raise UsageError(f"max_length is {longest}, and the prompt has {prompt_tokens} tokens: use max_new_tokens")
     return longest - prompt_tokens
+
+
+def _least(fields: Mapping[str, Any], prompt_tokens: int, most: Any) -> Any:
+    """`min_new_tokens` before `min_length`, which counts the prompt too."""
+    if fields.get("min_new_tokens") is not None or fields.get("min_length") is None:
+        return _or(fields.get("min_new_tokens"), 0)
+    shortest = whole("min_length", fields["min_length"], 0, _MOST)
+    least = max(shortest - prompt_tokens, 0)
+    if isinstance(most, int) and least > most:
+        longest = prompt_tokens + most
+        raise UsageError(f"min_length is {shortest}, but the text has at most {longest} tokens: lower it")
+    return least
+
+
+def _biases(given: Any) -> list[tuple[Any, Any]]:
+    """`sequence_bias` where all sequences are single tokens, whose logits it is added to."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else listed("sequence_bias", _or(given, ()))
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], (list, tuple)):
+            raise UsageError(f"sequence_bias has {shown(pair)}: map sequences of ids to numbers, as in {{(42,): -5.0}}")
+        if len(pair[0]) != 1:
+            raise UsageError(
+                f"sequence_bias has {shown(pair[0])}, and TriForceModel.generate honours single tokens: "
+                "give transformers' SequenceBiasLogitsProcessor in logits_processor"
+            )
+    return [(ids[0], bias) for ids, bias in pairs]
 
 
 def _or(value: Any, default: Any) -> Any:
@@ -185,8 +221,3 @@ def _or(value: Any, default: Any) -> Any:
 
 def _says_something(name: str) -> bool:
     return not name.startswith("_") and name not in _RECORDS
-
-
-def _short(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

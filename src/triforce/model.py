@@ -6,15 +6,16 @@ Takes transformers' own objects (configs, streamers, stopping criteria, processo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from triforce.config import Decoding
+from triforce.checks import chosen
+from triforce.config import Decoding, SamplingParams
 from triforce.controls.processors import refuse_counting
 from triforce.engine import Engine, load
 from triforce.errors import UsageError
@@ -24,6 +25,7 @@ from triforce.generation_config import (
     explicit_fields,
     merged,
     model_defaults,
+    num_texts,
     sampling_params,
 )
 from triforce.tokens import TokenIds
@@ -54,7 +56,7 @@ class TriForceModel:
         self, engine: Engine, decoding: Decoding | None = None, generation_config: Mapping[str, Any] | None = None
     ) -> None:
         self.engine = engine
-        self.decoding = decoding or Decoding()
+        self.decoding = chosen("decoding", decoding, Decoding)
         self.generation_config = dict(generation_config or {})
 
     @classmethod
@@ -75,16 +77,9 @@ class TriForceModel:
         """
         from triforce.pull import resolve_model
 
-        path = resolve_model(str(target))
-        engine = load(
-            str(path),
-            draft=None if draft is None else str(draft),
-            dtype=_dtype_name(dtype),
-            cache_dtype=_dtype_name(cache_dtype),
-            device=str(device),
-            rope_scaling=rope_scaling,
-        )
-        return cls(engine, decoding, model_defaults(Path(path)))
+        path = resolve_model(target)
+        engine = load(path, draft=draft, dtype=dtype, cache_dtype=cache_dtype, device=device, rope_scaling=rope_scaling)
+        return cls(engine, decoding, model_defaults(path))
 
     @property
     def device(self) -> torch.device:
@@ -119,41 +114,36 @@ class TriForceModel:
             raise UsageError("token_type_ids are not all 0: the model knows one kind of text, leave them out")
         settings = merged(self.generation_config, {**explicit_fields(generation_config), **fields})
         prompts = _Prompts(input_ids, attention_mask, settings)
-        num = settings.get("num_return_sequences")
-        num = 1 if num is None else num
+        num = num_texts(settings)
         if streamer is not None and (len(prompts.rows) > 1 or num != 1):
             raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
         if seed is None and settings.get("do_sample"):
             seed = int(torch.randint(2**63 - 1, ()))
         sampling = sampling_params(settings, input_ids.shape[1], seed)
-        criteria, processors = _listed(stopping_criteria), list(logits_processor or ())
-        refuse_counting(processors)
-        texts: list[list[int]] = []
-        try:
-            if streamer:
-                streamer.put(input_ids.cpu())
-            for index, (padding, row) in enumerate(zip(prompts.padding, prompts.rows, strict=True)):
-                own = replace(
-                    sampling,
-                    seed=None if seed is None else (seed + index * num) % 2**63,
-                    criteria=[_criterion(criterion, padding) for criterion in criteria],
-                    processors=[_processor(processor, padding) for processor in processors],
-                )
-                for stream in self.engine.streams(row, num, own, decoding or self.decoding):
-                    for completion in stream:
-                        if streamer:
-                            streamer.put(torch.tensor([completion.token_id]))
-                    texts.append(padding + row + stream.generation().token_ids)
-        finally:
-            if streamer:
-                streamer.end()  # also after an error, so that nobody waits for more
+        own = _for_each_row(sampling, prompts, num, _listed(stopping_criteria), list(logits_processor or ()))
+        decoding = self.decoding if decoding is None else decoding
+        with _shown_by(streamer, input_ids) as put:
+            texts = [
+                padding + row + ids
+                for padding, row, params in zip(prompts.padding, prompts.rows, own, strict=True)
+                for ids in self._continuations(row, num, params, decoding, put)
+            ]
         return _padded(texts, self._pad_token_id(settings), input_ids.device)
+
+    def _continuations(
+        self, row: list[int], num: int, sampling: SamplingParams, decoding: Decoding, put: Callable[[int], object]
+    ) -> Iterator[list[int]]:
+        """The new ids of `num` texts after one prompt; each goes through `put` as it is verified."""
+        for stream in self.engine.streams(row, num, sampling, decoding):
+            for completion in stream:
+                put(completion.token_id)
+            yield stream.generation().token_ids
 
     def _pad_token_id(self, settings: Mapping[str, Any]) -> int:
         """The setting, else the first end token."""
         if settings.get("pad_token_id") is not None:
             return int(settings["pad_token_id"])
-        ends = end_ids(settings) or [*self.engine.tokenizer.eos_token_ids, *self.engine.target.config.eos_token_ids]
+        ends = end_ids(settings) or self.engine.end_token_ids
         return ends[0] if ends else 0
 
 
@@ -184,6 +174,39 @@ def _guessed_mask(input_ids: Tensor, settings: Mapping[str, Any]) -> Tensor:
     if pad is None or pad in (end_ids(settings) or []):
         return torch.ones_like(input_ids)
     return input_ids.ne(pad)
+
+
+def _for_each_row(
+    sampling: SamplingParams,
+    prompts: _Prompts,
+    num: int,
+    criteria: list[StoppingCriterion],
+    processors: list[Callable[..., Any]],
+) -> list[SamplingParams]:
+    """`sampling` for each prompt: seeds that no other text has, and what looks at the padded row."""
+    refuse_counting(processors)
+    return [
+        replace(
+            sampling,
+            seed=None if sampling.seed is None else (sampling.seed + index * num) % 2**63,
+            criteria=[_criterion(criterion, padding) for criterion in criteria],
+            processors=[_processor(processor, padding) for processor in processors],
+        )
+        for index, padding in enumerate(prompts.padding)
+    ]
+
+
+@contextmanager
+def _shown_by(streamer: Streamer | None, input_ids: Tensor) -> Iterator[Callable[[int], object]]:
+    """What shows each new id by `streamer`, which has got the prompt; it is ended after an error too."""
+    if streamer is None:
+        yield lambda _: None
+        return
+    try:
+        streamer.put(input_ids.cpu())
+        yield lambda token_id: streamer.put(torch.tensor([token_id]))
+    finally:
+        streamer.end()  # so that nobody waits for more
 
 
 def _criterion(criterion: StoppingCriterion, padding: list[int]) -> Callable[[TokenIds], bool]:
@@ -220,8 +243,3 @@ def _listed(criteria: StoppingCriterion | Iterable[StoppingCriterion] | None) ->
 def _padded(texts: list[list[int]], pad_token_id: int, device: torch.device) -> Tensor:
     longest = max(map(len, texts))
     return torch.tensor([ids + [pad_token_id] * (longest - len(ids)) for ids in texts], device=device)
-
-
-def _dtype_name(dtype: str | torch.dtype) -> str:
-    """PyTorch's own name of a dtype, without its module."""
-    return str(dtype).removeprefix("torch.")

@@ -18,13 +18,14 @@ from triforce.caches.full import FullCache, row_layout
 from triforce.caches.mapped import FileRows, forkable_memory, memory_over
 from triforce.caches.memory import RowLayout
 from triforce.caches.sparse import NUM_QUERIES
+from triforce.checks import chosen, require, whole
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import SPARE_ROWS, Engine
-from triforce.errors import PromptError, SessionError, UsageError
+from triforce.errors import PromptError, SessionError, shown
 from triforce.models.rope_scaling import build_rope
 from triforce.runner import ModelRunner
-from triforce.session_file import Origin, Saved, read_session, write_session
+from triforce.session_file import Origin, Saved, read_session, session_path, write_session
 from triforce.stream import Stream
 from triforce.tokens import TokenIds, extend
 
@@ -38,8 +39,7 @@ class Session:
     """
 
     def __init__(self, engine: Engine, tokens: TokenIds | None = None, cache: FullCache | None = None) -> None:
-        self.notes: dict[str, Any] = {}
-        """Anything that JSON can hold; it is saved, loaded and forked along."""
+        self._notes: dict[str, Any] = {}
         self._engine = engine
         self._ids: TokenIds = np.empty(0, np.int32) if tokens is None else tokens
         self._cache = _new_cache(engine) if cache is None else cache
@@ -49,6 +49,16 @@ class Session:
     def engine(self) -> Engine:
         """The model and its tokenizer."""
         return self._engine
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Anything that JSON can hold; it is saved, loaded and forked along. Raises `UsageError` for no dict."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: dict[str, Any]) -> None:
+        require(isinstance(notes, dict), f"the session's notes are {shown(notes)}: give a dict")
+        self._notes = notes
 
     @property
     def tokens(self) -> list[int]:
@@ -72,13 +82,14 @@ class Session:
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens. Raises `UsageError`."""
         ids = self._all()
-        if not 0 <= length <= len(ids):
-            raise UsageError(f"cannot rewind to {length}: the session has {len(ids):,} tokens, use 0 to {len(ids)}")
-        self.replace(ids[:length])
+        self.replace(ids[: whole("the length to rewind to", length, 0, len(ids))])
 
     def replace(self, tokens: Sequence[int] | TokenIds) -> None:
-        """Be the sequence `tokens`; what it shares with the present one at the beginning is not read again."""
-        self._ids = self._engine.encode(np.asarray(tokens)) if len(tokens) else np.empty(0, np.int32)
+        """Be the sequence `tokens`; what it shares with the present one at the beginning is not read again.
+
+        Raises `PromptError`, and is then as it was.
+        """
+        self._ids = self._engine.token_ids(tokens)
         self._stream = None
 
     def generate(self, sampling: SamplingParams | None = None, decoding: Decoding | None = None) -> Generation:
@@ -100,7 +111,7 @@ class Session:
 
         Raises `PromptError` when there is nothing to continue or no room, `UsageError` as `Engine.stream` does.
         """
-        sampling, decoding = sampling or SamplingParams(), decoding or Decoding()
+        sampling, decoding = chosen("sampling", sampling, SamplingParams), chosen("decoding", decoding, Decoding)
         ids = self._all()
         self._require_tokens()
         self._engine.check_length(len(ids), sampling.max_new_tokens)
@@ -113,6 +124,7 @@ class Session:
     def logits(self) -> Tensor:
         """The target's logits [vocab] for the next token, by plain decoding. Raises `PromptError`."""
         self._require_tokens()
+        self._engine.check_length(len(self), 0)
         return self._runner().logits(self._all(), 1)[0]
 
     @torch.inference_mode()
@@ -144,12 +156,13 @@ class Session:
 
         Raises `SessionError`, and as `prefill` does.
         """
+        file = session_path(path)
         if prefill:
             self.prefill()
         ids, cache = self._all(), self._cache
         num_rows = cache.log.common_prefix(ids)
         saved = Saved(_origin(self._engine), ids, cache.remembered(num_rows), self.notes)
-        write_session(Path(path), saved, cache.memory.layout, cache.memory.planes, num_rows)
+        write_session(file, saved, cache.memory.layout, cache.memory.planes, num_rows)
 
     def _all(self) -> TokenIds:
         """The whole sequence; a stream that has ended is let go, with its caches."""
@@ -170,8 +183,9 @@ class Session:
 
 
 @torch.inference_mode()
-def load_session(engine: Engine, path: Path, verify: bool = True) -> Session:
+def load_session(engine: Engine, file: str | Path, verify: bool = True) -> Session:
     """What `Session.save` wrote, by the same model with the same settings. Raises `SessionError`."""
+    path = session_path(file)
     saved, rows = read_session(path, verify)
     _check_origin(path, saved.origin, _origin(engine))
     shape = engine.target.cache_shape

@@ -24,7 +24,7 @@ from torch import Tensor
 from triforce.atomic import replacing
 from triforce.caches.mapped import Descriptor, FileRows
 from triforce.caches.memory import Plane, RowLayout
-from triforce.errors import SessionError
+from triforce.errors import SessionError, shown
 from triforce.tokens import TokenIds
 
 _FORMAT, _VERSION = "triforce-session", "1"
@@ -63,9 +63,10 @@ def write_session(path: Path, saved: Saved, layout: RowLayout, planes: Sequence[
 
     Raises `SessionError`; an older file is then as it was.
     """
+    notes = _written(path, saved.notes)
     try:
         with replacing(path) as file:
-            _write(file, saved, layout, planes, num_rows)
+            _write(file, saved, notes, layout, planes, num_rows)
     except OSError as error:
         reason = "it is a directory" if error.errno == errno.EISDIR else error.strerror or str(error)
         raise SessionError(f"cannot save {path} ({reason}): choose another file, or make room") from None
@@ -86,9 +87,39 @@ def read_session(path: Path, verify: bool = True) -> tuple[Saved, FileRows]:
         raise SessionError(f"cannot read {path} ({reason}): give a session file") from None
 
 
-def _write(file: BinaryIO, saved: Saved, layout: RowLayout, planes: Sequence[Tensor], num_rows: int) -> None:
+def session_path(path: object) -> Path:
+    """`path` as one that a file system can take. Raises `SessionError`."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(name, str) or name == "" or "\0" in name or not _encodes(name):
+        raise SessionError(f"the session's path is {shown(path)}: give the name of a file")
+    return Path(name)
+
+
+def _encodes(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _written(path: Path, notes: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
+    try:
+        return np.frombuffer(json.dumps(notes, allow_nan=False).encode(), dtype=np.uint8)
+    except (TypeError, ValueError, RecursionError) as error:
+        remedy = "keep plain values in the session's notes"
+        raise SessionError(f"cannot save {path} (its notes are no JSON: {error}): {remedy}") from None
+
+
+def _write(
+    file: BinaryIO,
+    saved: Saved,
+    notes: npt.NDArray[np.uint8],
+    layout: RowLayout,
+    planes: Sequence[Tensor],
+    num_rows: int,
+) -> None:
     queries = saved.queries.contiguous().cpu()
-    notes = np.frombuffer(json.dumps(saved.notes).encode(), dtype=np.uint8)
     lengths = [_run_bytes(plane, num_rows) for plane in layout.planes]
     num_pages = layout.layers * layout.heads * sum(lengths) // _PAGE
     entries: list[tuple[str, str, tuple[int, ...]]] = [
@@ -220,11 +251,14 @@ class _Reader:
         if verify:
             self._verify(data, np.frombuffer(found["page_sums"], "<i8"))
         scale, *inv_freq = json.loads(metadata["rope"])
+        kept = json.loads(found["notes"])
+        if not isinstance(kept, dict):
+            raise self._damaged("its notes are no JSON object")
         saved = Saved(
             Origin(metadata["model"], metadata["fingerprint"], tuple(inv_freq), scale),
             np.frombuffer(found["tokens"], "<i4").astype(np.int32),
             torch.from_numpy(np.frombuffer(found["queries"], "<f4").astype(np.float32)).view(queries.shape),
-            json.loads(found["notes"]),
+            kept,
         )
         if len(queries.shape) != 4 or not queries.shape[1] <= rows.num_rows <= len(saved.tokens):
             raise self._damaged("it has more rows than tokens")

@@ -31,14 +31,14 @@ class Cut:
 class Stopper:
     """Reads the tokens that follow a prompt of `prompt_tokens`, one by one, until one ends the text.
 
-    `eos_token_ids` are the model's own. Raises `UsageError` for a stop id that the vocabulary lacks.
+    `end_token_ids` are the model's own. Raises `UsageError` for a stop id that the vocabulary lacks.
     """
 
     def __init__(
         self,
         sampling: SamplingParams,
         tokenizer: Tokenizer,
-        eos_token_ids: Iterable[int],
+        end_token_ids: Iterable[int],
         vocab_size: int,
         prompt_tokens: int,
     ) -> None:
@@ -46,7 +46,7 @@ class Stopper:
         self._prompt_tokens = prompt_tokens
         self.limit = prompt_tokens + sampling.max_new_tokens
         """Tokens, prompt included, that are never exceeded."""
-        self._ends: dict[int, str | int] = {} if sampling.ignore_eos else {i: i for i in eos_token_ids}
+        self._ends: dict[int, str | int] = {} if sampling.ignore_eos else {i: i for i in end_token_ids}
         for stop in sampling.stop:  # no text shows a special token, so its spelling stands for its id
             token_id = tokenizer.special_id(stop)
             if token_id is not None:

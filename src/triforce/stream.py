@@ -32,6 +32,7 @@ class Stream(Iterator[Completion]):
         self,
         parts: Parts,
         tokenizer: Tokenizer,
+        end_token_ids: Sequence[int],
         tokens: TokenIds,
         sampling: SamplingParams,
         on_prefill: Callable[[int, int], None] | None = None,
@@ -41,9 +42,8 @@ class Stream(Iterator[Completion]):
         self._parts = parts
         self._load_seconds = load_seconds
         self._pieces = tokenizer.pieces
-        config = parts.target.model.config
-        eos_token_ids = {*config.eos_token_ids, *tokenizer.eos_token_ids}
-        self._stopper = Stopper(sampling, tokenizer, eos_token_ids, config.vocab_size, len(tokens))
+        vocab_size = parts.target.model.config.vocab_size
+        self._stopper = Stopper(sampling, tokenizer, end_token_ids, vocab_size, len(tokens))
         self._drafter = create_drafter(parts)
         self._sampler = Sampler(sampling, controls)
         self._sampling = sampling

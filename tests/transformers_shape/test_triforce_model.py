@@ -25,6 +25,7 @@ from transformers import (
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
     PreTrainedTokenizerFast,
+    SequenceBiasLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -161,6 +162,24 @@ CASES: dict[str, Settings] = {
     "no_repeat_ngram_size": lambda *_: {"no_repeat_ngram_size": 2, "max_new_tokens": 30},
     "bad_words_ids": lambda ids, _: {"bad_words_ids": [ids[2:4].tolist(), [int(ids[9])]], "max_new_tokens": 30},
     "min_new_tokens": lambda ids, _: {"eos_token_id": int(ids[7]), "min_new_tokens": 20, "max_new_tokens": 30},
+    "min_length": lambda ids, _: {"eos_token_id": int(ids[7]), "min_length": 126, "max_new_tokens": 30},
+    "a low min_length": lambda ids, _: {"eos_token_id": int(ids[7]), "min_length": 9, "max_new_tokens": 30},
+    "both, the first more": lambda ids, _: {
+        "eos_token_id": int(ids[7]), "min_new_tokens": 15, "min_length": 109, "max_new_tokens": 30
+    },
+    "both, the second more": lambda ids, _: {
+        "eos_token_id": int(ids[7]), "min_new_tokens": 2, "min_length": 126, "max_new_tokens": 30
+    },
+    "sequence_bias": lambda ids, _: {
+        "sequence_bias": {(int(ids[2]),): -4.0, (7,): 3.0}, "repetition_penalty": 1.2, "max_new_tokens": 30
+    },
+    "sequence_bias as a list": lambda ids, _: {
+        "sequence_bias": [[[int(ids[2])], -4.0], [[7], 3.0]], "max_new_tokens": 30
+    },
+    "sequence_bias as a processor": lambda ids, _: {
+        "logits_processor": [SequenceBiasLogitsProcessor({tuple(ids[2:4].tolist()): -30.0, (7,): 3.0})],
+        "max_new_tokens": 30,
+    },
     "logits_processor": lambda *_: {
         "logits_processor": LogitsProcessorList([NoRepeatNGramLogitsProcessor(3), AwayFromTheLast()]),
         "max_new_tokens": 30,
@@ -342,7 +361,14 @@ def test_the_models_own_generation_config_is_where_calls_start(
         ({"do_sample": "yes"}, "do_sample is 'yes': use True or False"),
         ({"max_length": 5}, "max_length is 5, and the prompt has 106 tokens: use max_new_tokens"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0: use at least 1"),
-        ({"num_return_sequences": 0}, "n is 0: ask for at least 1 continuation"),
+        ({"num_return_sequences": 0}, "num_return_sequences is 0: use at least 1"),
+        ({"num_return_sequences": "2", "seed": 1}, "num_return_sequences is '2': use a whole number"),
+        ({"min_length": 300, "max_new_tokens": 9}, "min_length is 300, but the text has at most 115 tokens: lower it"),
+        ({"min_length": 1.5}, "min_length is 1.5: use a whole number"),
+        ({"sequence_bias": {(1, 2): 3.0}}, r"sequence_bias has \(1, 2\), .*SequenceBiasLogitsProcessor in"),
+        ({"sequence_bias": {1: 3.0}}, r"sequence_bias has \(1, 3.0\): map sequences of ids to numbers"),
+        ({"sequence_bias": 3}, "sequence_bias is 3: use a list"),
+        ({"decoding": {"method": "ar"}}, r"decoding is .*: give triforce.Decoding"),
         ({"attention_mask": torch.ones(1, 3)}, r"have shapes \[1, 3\] and \[1, 106\]: give them the same"),
         ({"attention_mask": (torch.arange(106) < 9)[None]}, "attention_mask is 0 behind a 1: pad on the left"),
         ({"token_type_ids": torch.ones(1, 106)}, "token_type_ids are not all 0"),

@@ -7,6 +7,7 @@ nothing of histories or logits.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -65,7 +66,10 @@ class GuidanceMatcher:
         self._bits = np.zeros(-(-len(usable) // 32), dtype=np.uint32)
 
     def consume(self, token: int) -> bool:
-        return token < len(self._usable) and self._matcher.try_consume_tokens([token]) == 1
+        if token < len(self._usable) and self._matcher.try_consume_tokens([token]) == 1:
+            return True
+        self._check()
+        return False
 
     def rollback(self, num_tokens: int) -> None:
         self._matcher.rollback(num_tokens)
@@ -88,8 +92,12 @@ class GuidanceMatcher:
 
     def _check(self) -> None:
         """After an error, such as a limit of resources, the matcher would answer no more."""
-        if self._matcher.is_error():
-            raise UsageError(f"{self._name} is too complex ({_reason(self._matcher.get_error())}): simplify it")
+        if not self._matcher.is_error():
+            return
+        reason = _reason(self._matcher.get_error())
+        if reason == "NoExtensionBias":
+            raise UsageError(f"{self._name} cannot be used (no text matches it): {_REMEDIES[self._name]}")
+        raise UsageError(f"{self._name} is too complex ({reason}): simplify it, or ask for less of it")
 
 
 def structure_of(params: SamplingParams) -> str | None:
@@ -115,8 +123,7 @@ def _grammar(name: str, params: SamplingParams, tokenizer: LLTokenizer | None) -
         elif name == "regex":
             grammar = matcher.grammar_from_regex(params.regex or "")
         elif name == "choice":
-            texts = (json.dumps(text, ensure_ascii=False) for text in params.choice)
-            grammar = matcher.grammar_from_lark("start: " + " | ".join(texts))
+            grammar = matcher.grammar_from_lark("start: TEXT\nTEXT: " + " | ".join(map(_quoted, params.choice)))
         else:
             grammar = str(library.grammar_from("grammar", params.grammar or ""))
     except ValueError as error:
@@ -125,6 +132,11 @@ def _grammar(name: str, params: SamplingParams, tokenizer: LLTokenizer | None) -
     if problem and not problem.startswith("WARNING"):
         raise UsageError(f"{name} cannot be used ({_reason(problem)}): {_REMEDIES[name]}")
     return grammar
+
+
+def _quoted(text: str) -> str:
+    """`text` as Lark writes it: as JSON does, which leaves DEL as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _library(name: str) -> ModuleType:
@@ -155,7 +167,7 @@ def _tokenizer(library: ModuleType, words: Words, special: npt.NDArray[np.bool_]
 
 
 def _reason(message: str) -> str:
-    """The telling line of an error message that may have many."""
+    """The telling line of an error message that may have many; where it says 3(7), it means a place."""
     lines = [line.strip() for line in message.strip().splitlines()] or ["no reason given"]
     telling = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (telling or lines)[0][:200]
+    return re.sub(r"\b(\d+)\((\d+)\)", r"line \1, column \2", (telling or lines)[0][:150])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from triforce.errors import UsageError
+from triforce.errors import UsageError, shown
 
 CHOSEN_KINDS = ("linear", "dynamic", "yarn")  # what a user can ask for; the others only come with a checkpoint
 MOST_STRETCH = 64.0  # that a user can ask for: twice the most in YaRN's paper, past which there is nothing but noise
@@ -34,7 +34,7 @@ class RopeScaling:
     @classmethod
     def parse(cls, text: str) -> RopeScaling:
         """Read the command line's form: `yarn:2`, `linear:2`, `dynamic:2` or `none`. Raises `UsageError`."""
-        kind, _, number = text.strip().partition(":")
+        kind, _, number = text.strip().partition(":") if isinstance(text, str) else ("", "", "")
         if kind == "none" and not number:
             return cls("none")
         try:
@@ -43,7 +43,9 @@ class RopeScaling:
             factor = math.nan
         if kind not in CHOSEN_KINDS or not 1.0 <= factor <= MOST_STRETCH:
             forms = ", ".join(f"{name}:FACTOR" for name in CHOSEN_KINDS)
-            raise UsageError(f"--rope-scaling {text}: use {forms} with a factor from 1 to {MOST_STRETCH:g}, or none")
+            raise UsageError(
+                f"--rope-scaling {shown(text)}: use {forms} with a factor from 1 to {MOST_STRETCH:g}, or none"
+            )
         return cls(kind, factor)
 
 

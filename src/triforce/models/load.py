@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from triforce.errors import UsageError
+from triforce.errors import UsageError, shown
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
 from triforce.models.weights import Placement
@@ -17,7 +17,11 @@ CACHE_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in C
 
 
 def load_model(
-    path: str | Path, *, dtype: str = "auto", device: str = "auto", rope_scaling: RopeScaling | None = None
+    path: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    rope_scaling: RopeScaling | None = None,
 ) -> Decoder:
     """The model in a directory or a .gguf file, ready to run.
 
@@ -37,27 +41,31 @@ def load_model(
     return load_gguf(GgufFile(path), placement, rope_scaling)
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device {name!r} is unknown: use auto, cpu, cuda or cuda:N") from None
+    except (RuntimeError, TypeError):
+        raise UsageError(f"device {shown(name)} is unknown: use auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r} is not supported: use auto, cpu, cuda or cuda:N")
+        raise UsageError(f"device {shown(name)} is not supported: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name} is not there ({torch.cuda.device_count()} CUDA devices): use auto or cpu")
     return device
 
 
-def parse_dtype(name: str) -> torch.dtype | None:
+def parse_dtype(name: str | torch.dtype) -> torch.dtype | None:
     """The dtype of weights called `name`, None for "auto"; `UsageError` for an unknown one."""
-    check_dtype(name)
-    return DTYPES.get(name)
+    check_dtype(_name(name))
+    return DTYPES.get(_name(name))
 
 
-def parse_cache_dtype(name: str) -> torch.dtype | None:
+def parse_cache_dtype(name: str | torch.dtype) -> torch.dtype | None:
     """The dtype of keys and values called `name`, None for "auto"; `UsageError` for an unknown one."""
-    check_cache_dtype(name)
-    return CACHE_DTYPES.get(name)
+    check_cache_dtype(_name(name))
+    return CACHE_DTYPES.get(_name(name))
+
+
+def _name(dtype: str | torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype

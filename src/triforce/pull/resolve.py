@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triforce.errors import DownloadError, ModelError
+from triforce.errors import DownloadError, ModelError, shown
 from triforce.pull.cache import Progress, pull
 from triforce.pull.index import FULL
 from triforce.pull.registry import known
@@ -22,23 +22,30 @@ _WANTED_BESIDE = ("special_tokens_map.json", "added_tokens.json", "chat_template
 _UNWANTED = ("*/*", "consolidated*.safetensors")  # copies in other layouts
 
 
-def resolve_model(name: str, on_progress: Progress | None = None) -> Path:
-    """The directory or file of the model called `name`, fetched if need be.
+def resolve_model(model: str | os.PathLike[str], on_progress: Progress | None = None) -> Path:
+    """The directory or file of the model called `model`, fetched if need be.
 
     Raises `ModelError` when it is none of the accepted things, `DownloadError` when it cannot be fetched.
     """
     models = [download.name for download in known() if download.kind == "model"]
+    accepted = f"{_ACCEPTED}: {', '.join(models)}"
+    name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
+    if not isinstance(name, str):
+        raise ModelError(f"the model is {shown(model)}; give {accepted}")
     if name in models:
         return pull(name, on_progress)
     path = Path(os.path.expanduser(name))
-    if (name and path.is_dir()) or (path.suffix == ".gguf" and path.is_file()):
-        return path
-    accepted = f"{_ACCEPTED}: {', '.join(models)}"
-    if name and path.exists():
+    try:
+        if (name and path.is_dir()) or (path.suffix == ".gguf" and path.is_file()):
+            return path
+        is_other = name != "" and path.exists()
+    except OSError:  # a name that is too long
+        raise ModelError(f"there is no model {shown(name)}; give {accepted}") from None
+    if is_other:
         raise ModelError(f"{name} is not a model; give {accepted}")
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _from_hub(name, show_progress=on_progress is not None)
-    raise ModelError(f"there is no model {name!r}; give {accepted}")
+    raise ModelError(f"there is no model {shown(name)}; give {accepted}")
 
 
 def _from_hub(repo: str, show_progress: bool) -> Path:

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from triforce.errors import ModelError, PromptError
+from triforce.errors import ModelError, PromptError, shown
 from triforce.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message], add_generatio
         )
     if not messages:
         raise PromptError("a chat needs at least one message; add one with role and content")
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise PromptError(f"a chat has the message {shown(message)}: give mappings with role and content")
     import jinja2
 
     template = _compile(tokenizer.chat_template)

@@ -58,7 +58,7 @@ class ScriptedRunner:
         self.stats = LevelStats("target")
         self.script = script
         self.vocab_size = vocab_size
-        self.model = SimpleNamespace(config=SimpleNamespace(eos_token_ids=(), vocab_size=vocab_size))
+        self.model = SimpleNamespace(config=SimpleNamespace(vocab_size=vocab_size))
         self.cache = SimpleNamespace(sync=lambda _: 0, length=0)
 
     def logits(self, tokens: TokenIds, num_rows: int) -> Tensor:
@@ -99,7 +99,7 @@ def scripted_stream(tokenizer: Tokenizer, script: Sequence[int], sampling: Sampl
     )
     METHODS["scripted"] = lambda _: drafter
     try:
-        return Stream(parts, tokenizer, PROMPT, sampling)
+        return Stream(parts, tokenizer, tokenizer.eos_token_ids, PROMPT, sampling)
     finally:
         del METHODS["scripted"]
 
