@@ -282,7 +282,7 @@ def test_the_prompt_is_put_together_from_file_argument_and_stdin(
         (["Speak", "--policy", "magic"], "unknown policy 'magic': use one of"),
         (["Speak", "--dtype", "int8"], "unknown dtype 'int8': use one of auto, float32, bfloat16, float16"),
         (["Speak", "--cache-dtype", "int4"], "unknown cache dtype 'int4': use one of auto, float32, bfloat16, float16"),
-        (["Speak", "--rope-scaling", "yarn:1e9"], "--rope-scaling yarn:1e9: use linear:FACTOR"),
+        (["Speak", "--rope-scaling", "yarn:1e9"], "--rope-scaling 'yarn:1e9': use linear:FACTOR"),
         (["Speak", "--stop", ""], "a text of stop is '': give texts of at least one character"),
         (["Speak", "--stop-id", "x"], "argument --stop-id: invalid int value: 'x'; see triforce generate --help"),
         (["Speak", "--stop-id", "-1"], "an id of stop_token_ids is -1: use at least 0"),
