@@ -28,8 +28,8 @@ from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
 from triforce.drafters.lookup import Lookup
 from triforce.engine import Engine
-from triforce.methods import Parts
 from triforce.models.decoder import Decoder
+from triforce.parts import Parts
 from triforce.policies import create_policy
 from triforce.pull import document_path
 from triforce.runner import ModelRunner

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from triforce.attention import chunks
 from triforce.attention.int8 import dequantise, quantise
-from triforce.native import kernels
+from triforce.native import kernels, serves_means, serves_scores
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="native kernels are not built")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8]
@@ -46,6 +46,7 @@ def room(shape: dict[str, int]) -> tuple[Tensor, Tensor]:
 def test_native_means_are_pytorchs(dtype: torch.dtype, shape: dict[str, int], begin: int) -> None:
     begin = min(begin, shape["count"])
     keys, scales = keys_of(dtype, shape)
+    assert serves_means(keys)
     native, expected = room(shape), room(shape)
     chunks.mean(keys, scales, shape["chunk"], begin, native)
     with pytest.MonkeyPatch.context() as patch:
@@ -83,6 +84,7 @@ def test_native_scores_are_pytorchs(shape: dict[str, int], group: int, num: int)
     keys, _ = keys_of(torch.float32, shape)
     means, scales = quantise(keys)
     queries = torch.randn(shape["layers"], num, shape["heads"] * group, shape["dim"])
+    assert serves_scores(queries, means)
     native = chunks.score(queries, means, scales)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "kernels", lambda: None)

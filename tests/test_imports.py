@@ -21,10 +21,10 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "statistics": set(),
     "tokens": set(),
-    "names": {"errors"},
     "atomic": set(),
     "checks": {"errors"},
     "config": {"checks", "errors", "tokens"},
+    "dtypes": {"checks"},
     "completion": {"statistics"},
     "report": {"completion", "statistics"},
     "controls": {"config", "errors", "tokens"},
@@ -33,9 +33,9 @@ LAYERS: dict[str, set[str]] = {
     "native": {"errors"},
     "attention": {"native"},
     "machine": {"attention", "native"},
-    "policies": {"attention", "names"},
+    "policies": {"attention", "checks"},
     "caches": {"attention", "policies", "tokens"},
-    "models": {"config", "errors", "names", "caches.base", "attention.rope", "native"},
+    "models": {"config", "dtypes", "errors", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},
     "pull": {"errors"},
@@ -46,10 +46,22 @@ LAYERS: dict[str, set[str]] = {
     "drafters": {"speculative", "sampling", "statistics", "tokens"},
 }
 # Those that bring them together: each may import all layers, and those of these that come before it.
-ABOVE = ("methods", "stream", "engine", "session", "conversation", "model", "cli")
+ABOVE = ("parts", "methods", "stream", "engine", "session", "conversation", "model", "cli")
 MAKES = {"engine": {"session"}}  # what a module makes of itself on request, and names in functions only
 TORCH_FREE = (
-    *("errors", "statistics", "tokens", "names", "checks", "config", "completion", "report", "pull", "atomic"),
+    *(
+        "errors",
+        "statistics",
+        "tokens",
+        "checks",
+        "dtypes",
+        "config",
+        "methods",
+        "completion",
+        "report",
+        "pull",
+        "atomic",
+    ),
     "generation_config",
 )
 TORCH_ONLY = ("native", "attention", "policies")  # besides what is ours and the standard library

@@ -16,6 +16,8 @@ from triforce.config import Decoding, SamplingParams
 from triforce.conversation import Conversation
 from triforce.engine import Engine
 from triforce.errors import ModelError, PromptError, SessionError, TriForceError, UsageError, shown
+from triforce.generation_config import model_defaults
+from triforce.model import TriForceModel
 from triforce.models.load import load_model
 from triforce.text.chat import render_chat
 
@@ -226,6 +228,49 @@ def test_a_message_has_a_role_and_a_content(engine: Engine) -> None:
     refused(PromptError, "has the message 3: give mappings with role", render_chat, engine.tokenizer, [3])
     refused(PromptError, "refuses these messages", render_chat, engine.tokenizer, [{"role": "user"}])
     refused(PromptError, "refuses these messages", render_chat, engine.tokenizer, [{"role": 3, "content": "a"}])
+
+
+WRONG_CALLS: dict[str, tuple[dict[str, Any], str]] = {
+    "a number as a criterion": ({"stopping_criteria": [3]}, "stopping_criteria has 3: give functions"),
+    "a class as a criterion": ({"stopping_criteria": Unspeakable}, "stopping_criteria has .*: give functions"),
+    "a number as processors": ({"logits_processor": 3}, "logits_processor has 3: give functions"),
+    "a class as a processor": ({"logits_processor": [Unspeakable]}, "logits_processor has .*: give functions"),
+    "a number as a streamer": ({"streamer": 3}, "streamer is 3: give an object with put and end"),
+    "a text as padding": ({"pad_token_id": "x"}, "pad_token_id is 'x': use a whole number"),
+    "an array as a temperature": ({"temperature": np.array([1, 2])}, "temperature is .*: add do_sample=True"),
+    "an array as a truth": ({"do_sample": np.array([1, 2])}, "do_sample is .*: use True or False"),
+    "an array for a field unknown": ({"num_beams": np.array([1, 2])}, "num_beams is .*: use 1"),
+    "a list as kinds of tokens": ({"token_type_ids": [0]}, "token_type_ids are not all 0"),
+    "a number as settings": ({"generation_config": 3}, "generation_config is a int: give"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CALLS)
+def test_what_transformers_call_cannot_take_is_refused_before_anything_is_read(engine: Engine, case: str) -> None:
+    options, expected = WRONG_CALLS[case]
+    refused(UsageError, expected, TriForceModel(engine).generate, torch.tensor([[1, 2, 3]]), **options)
+
+
+def test_a_models_defaults_are_settings_or_refused(engine: Engine, tmp_path: Path) -> None:
+    refused(UsageError, "generation_config is a int: give", TriForceModel, engine, None, 3)
+    (tmp_path / "generation_config.json").write_text("[1]")
+    refused(ModelError, "generation_config.json: damaged; download it again", model_defaults, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [True, float("nan"), np.float32("nan"), "1"])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "max_seconds", "repetition_penalty"])
+def test_a_truth_or_no_number_is_no_number(name: str, wrong: Any) -> None:
+    refused(UsageError, f"{name} is .*: use a number", SamplingParams, **{name: wrong})
+
+
+def test_settings_are_checked_before_a_model_is_looked_for() -> None:
+    for name in ("dtype", "cache_dtype", "rope_scaling"):
+        refused(UsageError, "'wrong'", triforce.load, "no-such-model", **{name: "wrong"})
+
+
+@pytest.mark.parametrize("wrong", [True, 0, 1.5, "two", None, 10**30])
+def test_how_many_texts_is_a_whole_number(engine: Engine, wrong: Any) -> None:
+    refused(UsageError, "^n is ", engine.generate_many, "a", wrong)
 
 
 NO_MODEL = "; give a model directory, a .gguf file, a hub id such as org/name, or one of these names"

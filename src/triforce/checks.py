@@ -1,6 +1,6 @@
 """What an argument must be: one function per kind, which raises `UsageError` with name, value and remedy.
 
-Knows no particular setting.
+Bounds are inclusive. Knows no particular setting.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def whole(name: str, value: object, least: int, most: int) -> int:
 
 
 def number(name: str, value: object, least: float, most: float) -> None:
-    """A number of any kind."""
-    if not isinstance(value, Real):
+    """A number of any kind, which True and False are not; nor is NaN."""
+    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
         raise UsageError(f"{name} is {shown(value)}: use a number")
     try:
         plain = float(value)
@@ -41,7 +41,7 @@ def number(name: str, value: object, least: float, most: float) -> None:
 
 
 def listed(name: str, value: object, remedy: str = "use a list") -> tuple[Any, ...]:
-    """What came as a list or in another order as a tuple, so that nobody changes it later; a text is one element."""
+    """Anything that can be gone through as a tuple, so that nobody changes it later; a text is one element."""
     if isinstance(value, (str, bytes)):
         return (value,)
     if not isinstance(value, Iterable):
@@ -63,6 +63,14 @@ def chosen(name: str, value: object, kind: type[Kind]) -> Kind:
         return kind()
     if not isinstance(value, kind):
         raise UsageError(f"{name} is {shown(value)}: give triforce.{kind.__name__}(...)")
+    return value
+
+
+def one_of(what: str, value: object, known: Iterable[str]) -> str:
+    """One of the `known` names."""
+    known = list(known)
+    if not isinstance(value, str) or value not in known:
+        raise UsageError(f"unknown {what} {shown(value)}: use one of {', '.join(known)}")
     return value
 
 

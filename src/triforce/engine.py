@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,15 @@ from torch import Tensor
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
-from triforce.checks import chosen
+from triforce.checks import chosen, whole
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
 from triforce.controls import ControlFactory, grammar_of
-from triforce.errors import ModelError, PromptError, UsageError, shown
-from triforce.methods import Parts
+from triforce.errors import ModelError, PromptError
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
 from triforce.models.rope_scaling import build_rope
+from triforce.parts import Parts
 from triforce.stream import Stream
 from triforce.text.chat import encode_chat
 from triforce.text.tokenizer import Tokenizer
@@ -35,6 +34,7 @@ from triforce.tokens import TokenIds
 if TYPE_CHECKING:
     from triforce.session import Session
 
+MOST_TEXTS = 2**16  # after one prompt
 SPARE_ROWS = 128  # for tokens drafted past the limit, so that the cache need not grow
 
 
@@ -144,9 +144,8 @@ class Engine:
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Iterator[Stream]:
         """The same as streams, of which each is drawn to its end before the next is asked for."""
-        if not isinstance(n, Integral) or n < 1:
-            raise UsageError(f"n is {shown(n)}: ask for at least 1 continuation")
-        own = _with_seeds(chosen("sampling", sampling, SamplingParams), int(n))
+        n = whole("n", n, 1, MOST_TEXTS)
+        own = _with_seeds(chosen("sampling", sampling, SamplingParams), n)
         decoding = chosen("decoding", decoding, Decoding)
         tokens = self.encode(prompt, chat).tolist()
         self.check_length(len(tokens), own[0].max_new_tokens)
@@ -281,13 +280,15 @@ def load(
     for settings that cannot be honoured.
     """
     from triforce.models import load_model
-    from triforce.models.load import parse_cache_dtype
+    from triforce.models.load import parse_cache_dtype, parse_dtype
     from triforce.pull import resolve_model
     from triforce.text.tokenizer import load_tokenizer
 
     start = time.perf_counter()
-    path = resolve_model(model)
     scaling = None if rope_scaling is None else RopeScaling.parse(rope_scaling)
+    parse_dtype(dtype)  # a mistake is told before anything is fetched or read
+    rows = parse_cache_dtype(cache_dtype)
+    path = resolve_model(model)
     target = load_model(path, dtype=dtype, device=device, rope_scaling=scaling)
     tokenizer = load_tokenizer(path)
     drafter = None
@@ -296,5 +297,5 @@ def load(
         if load_tokenizer(draft_path).vocabulary() != tokenizer.vocabulary():
             raise ModelError(f"{draft} has another vocabulary than {model}: choose a drafter of the same tokenizer")
         drafter = load_model(draft_path, dtype=dtype, device=device)
-    rows = parse_cache_dtype(cache_dtype) or (torch.float16 if target.reads_half_rows else target.dtype)
+    rows = rows or (torch.float16 if target.reads_half_rows else target.dtype)
     return Engine(target, tokenizer, drafter, time.perf_counter() - start, rows)

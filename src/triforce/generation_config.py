@@ -7,7 +7,7 @@ their attributes: nothing of transformers is imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -98,7 +98,9 @@ def model_defaults(directory: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        raise ModelError(f"{file}: damaged; download it again") from None
+        content = None
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: damaged; download it again")
     return {name: value for name, value in content.items() if _says_something(name) and value is not None}
 
 
@@ -114,7 +116,7 @@ def explicit_fields(config: object) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(config).items()
-        if _says_something(name) and value is not None and (name not in default or value != default[name])
+        if _says_something(name) and value is not None and not (name in default and _is_one_of(value, (default[name],)))
     }
 
 
@@ -123,14 +125,18 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in [*own.items(), *given.items()]:
         if name in GenerationFields.__annotations__ or value is None or name in _RECORDS:
             continue
-        if not any(value == neutral for neutral in _NEUTRAL.get(name, ())):
+        if not _is_one_of(value, _NEUTRAL.get(name, ())):
             remedy = _REMEDIES.get(name, "leave it out")
             raise UsageError(f"{name} is {shown(value)}, which TriForceModel.generate does not honour: {remedy}")
     fields = {**own, **given}
+    if not isinstance(fields.get("do_sample"), (bool, type(None))):
+        raise UsageError(f"do_sample is {shown(fields['do_sample'])}: use True or False")
+    if fields.get("pad_token_id") is not None:
+        fields["pad_token_id"] = whole("pad_token_id", fields["pad_token_id"], 0, _MOST)
     if not fields.get("do_sample"):
         for name, neutral in _SAMPLING_ONLY.items():
             value = given.get(name)
-            if value is not None and value not in neutral:
+            if value is not None and not _is_one_of(value, neutral):
                 raise UsageError(f"{name} is {shown(value)}, but nothing is drawn: add do_sample=True")
     return fields
 
@@ -139,9 +145,7 @@ def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | N
     """The merged `fields` as ours, for prompts of `prompt_tokens`. Raises `UsageError` when out of range."""
     ends = end_ids(fields)
     most = _new_tokens(fields, prompt_tokens)
-    do_sample = fields.get("do_sample") or False
-    if not isinstance(do_sample, bool):
-        raise UsageError(f"do_sample is {shown(do_sample)}: use True or False")
+    do_sample = fields.get("do_sample")
     return SamplingParams(
         temperature=_or(fields.get("temperature"), 1.0) if do_sample else 0.0,
         top_p=_or(fields.get("top_p"), 1.0) if do_sample else 1.0,
@@ -160,6 +164,14 @@ def sampling_params(fields: Mapping[str, Any], prompt_tokens: int, seed: int | N
         ignore_eos="eos_token_id" in fields,
         max_seconds=fields.get("max_time"),
     )
+
+
+def _is_one_of(value: object, others: Iterable[object]) -> bool:
+    """By equality, where that is a plain answer: arrays equal nothing here."""
+    try:
+        return any(bool(value == other) for other in others)
+    except (ValueError, TypeError, RuntimeError):
+        return False
 
 
 def num_texts(fields: Mapping[str, Any]) -> int:

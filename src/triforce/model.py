@@ -18,7 +18,7 @@ from triforce.checks import chosen
 from triforce.config import Decoding, SamplingParams
 from triforce.controls.processors import refuse_counting
 from triforce.engine import Engine, load
-from triforce.errors import UsageError
+from triforce.errors import UsageError, shown
 from triforce.generation_config import (
     GenerationFields,
     end_ids,
@@ -52,12 +52,10 @@ class TriForceModel:
     `generation_config` are the settings that calls start from, `decoding` is how to decode. For one thread.
     """
 
-    def __init__(
-        self, engine: Engine, decoding: Decoding | None = None, generation_config: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, decoding: Decoding | None = None, generation_config: object = None) -> None:
         self.engine = engine
         self.decoding = chosen("decoding", decoding, Decoding)
-        self.generation_config = dict(generation_config or {})
+        self.generation_config = explicit_fields(generation_config)
 
     @classmethod
     def from_pretrained(
@@ -110,17 +108,22 @@ class TriForceModel:
         prompts that are empty or too long.
         """
         del tokenizer
-        if token_type_ids is not None and bool(token_type_ids.any()):
+        if token_type_ids is not None and not (isinstance(token_type_ids, Tensor) and not token_type_ids.any()):
             raise UsageError("token_type_ids are not all 0: the model knows one kind of text, leave them out")
         settings = merged(self.generation_config, {**explicit_fields(generation_config), **fields})
         prompts = _Prompts(input_ids, attention_mask, settings)
         num = num_texts(settings)
-        if streamer is not None and (len(prompts.rows) > 1 or num != 1):
-            raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
+        _check_streamer(streamer, len(prompts.rows) * num)
         if seed is None and settings.get("do_sample"):
             seed = int(torch.randint(2**63 - 1, ()))
         sampling = sampling_params(settings, input_ids.shape[1], seed)
-        own = _for_each_row(sampling, prompts, num, _listed(stopping_criteria), list(logits_processor or ()))
+        own = _for_each_row(
+            sampling,
+            prompts,
+            num,
+            _functions("stopping_criteria", stopping_criteria),
+            _functions("logits_processor", logits_processor),
+        )
         decoding = self.decoding if decoding is None else decoding
         with _shown_by(streamer, input_ids) as put:
             texts = [
@@ -196,6 +199,15 @@ def _for_each_row(
     ]
 
 
+def _check_streamer(streamer: Streamer | None, num_texts: int) -> None:
+    if streamer is None:
+        return
+    if not (callable(getattr(streamer, "put", None)) and callable(getattr(streamer, "end", None))):
+        raise UsageError(f"streamer is {shown(streamer)}: give an object with put and end, as transformers' streamers")
+    if num_texts != 1:
+        raise UsageError("a streamer shows one text: give one prompt and num_return_sequences=1, or no streamer")
+
+
 @contextmanager
 def _shown_by(streamer: Streamer | None, input_ids: Tensor) -> Iterator[Callable[[int], object]]:
     """What shows each new id by `streamer`, which has got the prompt; it is ended after an error too."""
@@ -233,11 +245,13 @@ def _processor(processor: Callable[..., Any], padding: list[int]) -> Callable[..
     return process
 
 
-def _listed(criteria: StoppingCriterion | Iterable[StoppingCriterion] | None) -> list[StoppingCriterion]:
-    """A StoppingCriteriaList can be called itself, but is one of the second kind."""
-    if criteria is None:
-        return []
-    return list(criteria) if isinstance(criteria, Iterable) else [criteria]
+def _functions(name: str, given: object) -> list[Callable[..., Any]]:
+    """One function or several; transformers' lists of them can be called themselves, but are lists."""
+    functions: list[Any] = [] if given is None else list(given) if isinstance(given, Iterable) else [given]
+    for function in functions:
+        if not callable(function) or isinstance(function, type):
+            raise UsageError(f"{name} has {shown(function)}: give functions, or transformers' objects")
+    return functions
 
 
 def _padded(texts: list[list[int]], pad_token_id: int, device: torch.device) -> Tensor:

@@ -13,7 +13,8 @@ from triforce.completion import Completion, Generation, Timings, TokenLogprobs
 from triforce.config import DEEPEST, SamplingParams
 from triforce.controls.base import Control
 from triforce.logprobs import token_logprobs
-from triforce.methods import Parts, create_drafter
+from triforce.methods import create_drafter
+from triforce.parts import Parts
 from triforce.sampling import Sampler
 from triforce.speculative import Verdict, step
 from triforce.stopping import Stopper

@@ -10,7 +10,6 @@ import pytest
 from triforce.cli import main
 from triforce.cli.registry import COMMANDS
 from triforce.methods import METHODS
-from triforce.names import METHOD_NAMES, POLICY_NAMES
 from triforce.policies import POLICIES
 
 CONFIG = {
@@ -46,10 +45,6 @@ def test_help_names_every_method_and_policy(capsys: pytest.CaptureFixture[str]) 
     decoding = text[text.index("--method METHOD") :]
     missing = [name for name in (*METHODS, *POLICIES) if name not in decoding]
     assert not missing
-
-
-def test_names_known_without_pytorch_are_those_of_the_registries() -> None:
-    assert (tuple(METHODS), tuple(POLICIES)) == (METHOD_NAMES, POLICY_NAMES)
 
 
 def test_pull_without_a_name_lists_what_there_is(

@@ -6,10 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from triforce.checks import one_of
 from triforce.cli.progress import Progress
 from triforce.config import Decoding, SamplingParams
+from triforce.dtypes import check_cache_dtype, check_dtype
 from triforce.errors import UsageError
-from triforce.names import METHOD_NAMES, POLICY_NAMES, check_cache_dtype, check_dtype, check_name
+from triforce.methods import METHODS
+from triforce.policies import POLICIES
 
 if TYPE_CHECKING:
     from triforce.engine import Engine
@@ -80,7 +83,7 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--method",
         default=defaults.method,
-        help="ar (plain decoding), lookup, draft, retrieval or triforce (default: %(default)s)",
+        help=f"one of {', '.join(METHODS)}; ar is plain decoding (default: %(default)s)",
     )
     group.add_argument(
         "--budget",
@@ -106,7 +109,7 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policy",
         default=defaults.policy,
-        help="how the sparse level chooses its rows: retrieval, attention or recent (default: %(default)s)",
+        help=f"how the sparse level chooses its rows: one of {', '.join(POLICIES)} (default: %(default)s)",
     )
 
 
@@ -126,8 +129,8 @@ def sampling_from(args: argparse.Namespace) -> SamplingParams:
 
 def decoding_from(args: argparse.Namespace) -> Decoding:
     """The decoding settings, with names that exist: found out here, before PyTorch is there. Raises `UsageError`."""
-    check_name("method", args.method, METHOD_NAMES)
-    check_name("policy", args.policy, POLICY_NAMES)
+    one_of("method", args.method, METHODS)
+    one_of("policy", args.policy, POLICIES)
     return Decoding(method=args.method, gamma1=args.gamma1, gamma2=args.gamma2, budget=args.budget, policy=args.policy)
 
 

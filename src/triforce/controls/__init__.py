@@ -45,7 +45,7 @@ class ControlFactory:
         self._words = words
         self._vocab_size = vocab_size
         self._ends = tuple(token for token in end_token_ids if token < vocab_size)
-        self._grammars: dict[tuple[int, ...], Grammars] = {}  # by the ids that end a text, made on first use
+        self._grammars: dict[tuple[int, ...], Grammars] = {}  # of the last two sets of ids that end a text
 
     def create(self, params: SamplingParams, prompt_tokens: int) -> list[Control]:
         """The controls that `params` asks for, none where it asks for none. Raises `UsageError`."""
@@ -60,6 +60,7 @@ class ControlFactory:
         if name is not None:
             ends = own_ends or stops or self._ends  # a caller's id ends a form if nothing else can
             if ends not in self._grammars:
+                self._grammars = dict([*self._grammars.items()][-1:])  # each has prepared a whole vocabulary
                 self._grammars[ends] = Grammars(self._words, ends)
             controls.append(Grammar(name, self._grammars[ends].matcher(params), prompt_tokens, ends))
         return controls

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from triforce.dtypes import CACHE_DTYPE_NAMES, DTYPE_NAMES, check_cache_dtype, check_dtype
 from triforce.errors import UsageError, shown
 from triforce.models.config import RopeScaling
 from triforce.models.decoder import Decoder
 from triforce.models.weights import Placement
-from triforce.names import CACHE_DTYPE_NAMES, DTYPE_NAMES, check_cache_dtype, check_dtype
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 CACHE_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in CACHE_DTYPE_NAMES}

@@ -1,0 +1,148 @@
+"""What a decoding method is built from: one model over several caches, and drafters for it. `methods` names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triforce.caches.full import FullCache
+from triforce.caches.sparse import SparseCache
+from triforce.caches.streaming import StreamingCache
+from triforce.config import Decoding
+from triforce.drafters.adaptive import Adaptive
+from triforce.drafters.cascade import Cascade
+from triforce.drafters.forced import Forced, Forcing
+from triforce.drafters.lookup import Lookup
+from triforce.drafters.model import ModelDrafter
+from triforce.drafters.none import NoDrafter
+from triforce.models.decoder import Decoder
+from triforce.models.rope_scaling import build_rope
+from triforce.policies import create_policy
+from triforce.runner import ModelRunner
+from triforce.speculative import Drafter
+from triforce.statistics import LevelStats
+from triforce.tokens import TokenIds
+
+# The most tokens that are drafted at a time where depth is left open: a verifying pass is all arithmetic beyond.
+_MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
+
+
+class Parts:
+    """What a method builds from; `levels` lists the statistics of all that was built, the target's first."""
+
+    def __init__(
+        self,
+        target: Decoder,
+        cache: FullCache,
+        draft: Decoder | None,
+        decoding: Decoding,
+        grammar: Forcing | None = None,
+    ) -> None:
+        self.target = ModelRunner("target", target, cache)
+        self.draft = draft
+        self.decoding = decoding
+        self.levels: list[LevelStats] = [self.target.stats]
+        self._cache = cache
+        self._lookup: Lookup | None = None
+        self._grammar = grammar
+        self._forced = LevelStats("grammar")  # of all levels that draft what is forced
+
+    def joined(self, drafter: Drafter) -> Drafter:
+        """`drafter`, with what a grammar forces drafted first where there is one."""
+        if self._grammar is None:
+            return drafter
+        if self._forced not in self.levels:
+            self.levels.append(self._forced)
+        return Forced(self._grammar, drafter, self.target.model.config.vocab_size, self._forced)
+
+    def prefill(self, tokens: TokenIds, on_progress: Callable[[int], None] | None = None) -> None:
+        """Hold rows for all `tokens` in the full cache, and mark their end; `on_progress` hears how many are held."""
+        self.target.prefill(tokens, on_progress)
+        self._cache.mark()
+
+    def catch_up(self, tokens: TokenIds) -> None:
+        """Have the full cache hold `tokens` and no more, whoever used it meanwhile: what is drafted depends on it."""
+        if self._cache.sync(tokens) < len(tokens):
+            self.target.prefill(tokens)
+
+    def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
+        """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
+        d = self.decoding
+        cache = SparseCache(
+            self._cache,
+            create_policy(d.policy),
+            budget=d.budget,
+            chunk=d.chunk,
+            sinks=d.sinks,
+            recent=d.recent,
+            stride=d.stride,
+        )
+        runner = ModelRunner("sparse", self.target.model, cache)
+        self.levels.append(runner.stats)
+        if inner is None:
+            return Cascade(runner, self.joined(NoDrafter()), _MOST_INNER)
+        drafter = self._chosen(runner.stats, d.gamma1, (inner(self), _MOST_INNER))
+        return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
+
+    def _chosen(self, verifier: LevelStats, depth: int | None, *drafters: tuple[Drafter, int]) -> Drafter:
+        """The last of `drafters` at a fixed depth; where that is left open, whichever of them pays, at most so deep.
+
+        What a grammar forces comes first.
+        """
+        if depth is not None:
+            return self.joined(drafters[-1][0])
+        forced = [(self.joined(NoDrafter()), _MOST_COPIED)] if self._grammar else []
+        return Adaptive(verifier, [*forced, *drafters])
+
+    def paced(self, drafter: Drafter, most: int) -> Drafter:
+        """`drafter` for the target, `gamma2` tokens at a time or, where that is left open, as many as pay."""
+        return self._chosen(self.target.stats, self.decoding.gamma2, (drafter, most))
+
+    def plain(self) -> Drafter:
+        """Nothing drafted but what a grammar forces."""
+        return self.joined(NoDrafter())
+
+    def copied(self) -> Drafter:
+        """Prompt lookup, paced."""
+        return self.paced(self.lookup(), _MOST_COPIED)
+
+    def drafted(self) -> Drafter:
+        """The small model, paced."""
+        return self.paced(self.small(), _MOST_DRAFTED)
+
+    def retrieved(self) -> Drafter:
+        """The target over its sparse cache, paced."""
+        return self.paced(self.cascade(), _MOST_DRAFTED)
+
+    def triforce(self) -> Drafter:
+        """All levels; where depth is left open also lookup alone, which wins while the text repeats itself."""
+        cascade = self.cascade(Parts.fastest)
+        if self.decoding.gamma2:
+            return self.joined(cascade)
+        copied, drafted = (self.lookup(), _MOST_COPIED), (cascade, _MOST_DRAFTED)
+        return self._chosen(self.target.stats, None, copied, drafted)
+
+    def lookup(self) -> Lookup:
+        """Prompt lookup, one for all levels."""
+        if self._lookup is None:
+            self._lookup = Lookup(self.target.model.config.vocab_size)
+            self.levels.append(self._lookup.stats)
+        return self._lookup
+
+    def small(self) -> ModelDrafter:
+        """The draft model, or without one the target's own weights, over a streaming cache."""
+        model = self.draft or self.target.model
+        cache = StreamingCache(
+            model.cache_shape,
+            build_rope(model.config, None),
+            slots=self.decoding.slots,
+            sinks=self.decoding.sinks,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        runner = ModelRunner("draft", model, cache)
+        self.levels.append(runner.stats)
+        return ModelDrafter(runner, self.target.model.config.vocab_size)
+
+    def fastest(self) -> Drafter:
+        """The draft model where one is given, else lookup."""
+        return self.small() if self.draft else self.lookup()
