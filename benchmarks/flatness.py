@@ -55,7 +55,7 @@ class Context:
         self.sparse = _sparse_cache(self._full, decoding)
         self._lookup = Lookup(engine.target.config.vocab_size)
         self._sampler = Sampler(SamplingParams())
-        self._depth = decoding.gamma1
+        self._depth = decoding.without_clock().gamma1 or 0
         self._drafter = Parts(engine.target, self._full, engine.draft, decoding).small()
         self._runner = ModelRunner("sparse", engine.target, self.sparse)
         self._target = ModelRunner("target", engine.target, self._full)

@@ -65,7 +65,7 @@ def main() -> None:
     text = engine.tokenizer.encode(document_path(args.text).read_text(encoding="utf-8"))
     real = engine.logits(text[:512])[None]  # [1, vocab]
     tokens = np.asarray(text[: args.context], dtype=np.int32)
-    runner, depth = _sparse_runner(engine, tokens), Decoding.gamma1
+    runner, depth = _sparse_runner(engine, tokens), Decoding().without_clock().gamma1 or 0
     targets, rows = [], []
     for n in (1, depth + 1):
         whole, native = _passes(runner, extend(tokens, tokens[:n].tolist()), n, args.runs)

@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from measuring import Target, finish, spread
 from torch import Tensor
@@ -86,8 +87,8 @@ def _measure(engine: Engine, theirs: LlamaForCausalLM, prompt: list[int], repeat
 
 def _ours(engine: Engine, prompt: list[int]) -> Tensor:
     rope = build_rope(engine.target.config, len(prompt))
-    cache = FullCache(engine.target.cache_shape, rope, capacity=len(prompt), dtype=engine._cache_dtype)
-    return ModelRunner("target", engine.target, cache).logits(extend([], prompt), 1)[0]
+    cache = FullCache(engine.target.cache_shape, rope, capacity=len(prompt), dtype=engine.cache_dtype)
+    return ModelRunner("target", engine.target, cache).logits(extend(np.empty(0, np.int32), prompt), 1)[0]
 
 
 def _theirs(model: LlamaForCausalLM, prompt: list[int]) -> Tensor:

@@ -48,10 +48,10 @@ def test_native_means_are_pytorchs(dtype: torch.dtype, shape: dict[str, int], be
     keys, scales = keys_of(dtype, shape)
     assert serves_means(keys)
     native, expected = room(shape), room(shape)
-    chunks.mean(keys, scales, shape["chunk"], begin, native)
+    chunks.store_means(keys, scales, shape["chunk"], begin, native)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "kernels", lambda: None)
-        chunks.mean(keys, scales, shape["chunk"], begin, expected)
+        chunks.store_means(keys, scales, shape["chunk"], begin, expected)
     torch.testing.assert_close(native[1], expected[1], rtol=1e-5, atol=1e-30)
     assert (native[0].int() - expected[0].int()).abs().max() <= 1, "a mean between two integers may fall to either"
     assert torch.equal(native[0][:, :, :begin], expected[0][:, :, :begin]), "those before are left as they are"
@@ -61,9 +61,9 @@ def test_the_mean_of_a_chunk_does_not_depend_on_how_many_are_made_at_once() -> N
     shape = {"layers": 2, "heads": 2, "dim": 32, "chunk": 8, "count": 20, "spare": 0, "seed": 1}
     keys, scales = keys_of(torch.float16, shape)
     at_once, one_by_one = room(shape), room(shape)
-    chunks.mean(keys, scales, 8, 0, at_once)
+    chunks.store_means(keys, scales, 8, 0, at_once)
     for i in range(20):
-        chunks.mean(keys, scales, 8, i, (one_by_one[0][:, :, : i + 1], one_by_one[1][:, :, : i + 1]))
+        chunks.store_means(keys, scales, 8, i, (one_by_one[0][:, :, : i + 1], one_by_one[1][:, :, : i + 1]))
     assert torch.equal(at_once[0], one_by_one[0])
     assert torch.equal(at_once[1], one_by_one[1])
 
@@ -74,7 +74,7 @@ def test_means_of_extreme_keys_are_finite(value: float) -> None:
         torch.full((1, 1, 16, 32), value),
         (torch.empty(1, 1, 2, 32, dtype=torch.int8), torch.empty(1, 1, 2, 1)),
     )
-    chunks.mean(keys, None, 8, 0, means)
+    chunks.store_means(keys, None, 8, 0, means)
     assert torch.isfinite(dequantise(*means)).all()
     torch.testing.assert_close(dequantise(*means), keys[:, :, :2], rtol=1e-5, atol=1e-30)
 

@@ -102,7 +102,7 @@ def test_what_native_attention_does_not_serve_goes_layer_by_layer(
 def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_path: Path) -> None:
     decoder = load_model(saved(tiny_model("llama", {"head_dim": 16}), tmp_path), device="cpu")
     full = cache_of(decoder, torch.float16)
-    sparse = SparseCache(full, create_policy("retrieval"), budget=128, stride=8)
+    sparse = SparseCache(full, create_policy("retrieval"), budget=128, chunk=8, sinks=16, recent=64, stride=8)
     tokens = np.asarray(random_tokens(60), dtype=np.int32)
     target, middle = ModelRunner("target", decoder, full), ModelRunner("sparse", decoder, sparse)
     target.prefill(tokens[:50])

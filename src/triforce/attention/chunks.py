@@ -8,11 +8,11 @@ from torch import Tensor
 from triforce.attention.int8 import dequantise, quantise
 from triforce.native import kernels, serves_means, serves_scores
 
-_AVERAGED = 64  # chunks at a time: their keys are widened
+_CHUNKS_AT_ONCE = 64  # chunks at a time: their keys are widened
 
 
-def mean(keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: tuple[Tensor, ...]) -> None:
-    """The mean keys of chunks of `chunk` rows, from number `begin` to the end of `out`.
+def store_means(keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: tuple[Tensor, Tensor]) -> None:
+    """Fill `out` with the mean keys of chunks of `chunk` rows, from number `begin` to the end of `out`.
 
     `keys` [layers, kv_heads, rows, dim], 8-bit ones with `key_scales` [layers, kv_heads, rows, 1]; `out` are int8 means
     [layers, kv_heads, chunks, dim] and their scales [layers, kv_heads, chunks, 1].
@@ -20,8 +20,8 @@ def mean(keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: t
     native = kernels()
     if native and serves_means(keys):
         return native.mean_chunks(keys, key_scales, chunk, begin, out)
-    for first in range(begin, out[0].shape[2], _AVERAGED):
-        last = min(first + _AVERAGED, out[0].shape[2])
+    for first in range(begin, out[0].shape[2], _CHUNKS_AT_ONCE):
+        last = min(first + _CHUNKS_AT_ONCE, out[0].shape[2])
         rows = split(keys, key_scales, chunk, first, last)
         for plane, values in zip(out, quantise(rows.mean(3, dtype=torch.float32)), strict=True):
             plane[:, :, first:last] = values
@@ -29,12 +29,13 @@ def mean(keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: t
 
 
 def split(keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, end: int) -> Tensor:
-    """The keys of chunks `begin` to `end` as numbers [layers, kv_heads, chunks, chunk, dim]; as for `mean`."""
-    rows, *scales = (
-        plane[:, :, begin * chunk : end * chunk].unflatten(2, (end - begin, chunk))
-        for plane in (keys, *(() if key_scales is None else (key_scales,)))
-    )
-    return dequantise(rows, scales[0]) if scales else rows
+    """The keys of chunks `begin` to `end` as numbers [layers, kv_heads, chunks, chunk, dim].
+
+    `keys` [layers, kv_heads, rows, dim], 8-bit ones with `key_scales` [layers, kv_heads, rows, 1].
+    """
+    own = slice(begin * chunk, end * chunk)
+    rows = keys[:, :, own] if key_scales is None else dequantise(keys[:, :, own], key_scales[:, :, own])
+    return rows.view(*keys.shape[:2], end - begin, chunk, keys.shape[3])
 
 
 def score(queries: Tensor, means: Tensor, scales: Tensor) -> Tensor:

@@ -76,6 +76,11 @@ class FullCache:
         """Those of 8-bit keys and values, [layers, kv_heads, capacity, 1] float32 each; none of others."""
         return self.planes[2:]
 
+    @property
+    def key_scales(self) -> Tensor | None:
+        """Those of 8-bit keys, [layers, kv_heads, capacity, 1] float32."""
+        return next(iter(self.scales), None)
+
     def serves(self, rope: Rope, num_queries: int) -> bool:
         """Whether rows held here are right for a call with `rope` that remembers `num_queries` queries."""
         same = torch.equal(self.rope.inv_freq, rope.inv_freq) and self.rope.scale == rope.scale

@@ -39,10 +39,10 @@ class SparseCache:
         policy: Policy,
         *,
         budget: int,
-        chunk: int = 8,
-        sinks: int = 16,
-        recent: int = 64,
-        stride: int = 32,
+        chunk: int,
+        sinks: int,
+        recent: int,
+        stride: int,
     ) -> None:
         assert source.num_queries >= NUM_QUERIES + stride, (source.num_queries, stride)
         self._source, self._policy = source, policy
@@ -131,14 +131,13 @@ class SparseCache:
 
     def _best_chunks(self, num_chunks: int, chosen: int, at: int) -> Tensor:
         self._extend_means(num_chunks)
-        keys, scale = self._source.keys, next(iter(self._source.scales), None)
+        keys, scales = self._source.keys, self._source.key_scales
 
         def chunks_of(layer: int) -> Tensor:
             own = slice(layer, layer + 1)
-            return chunks.split(keys[own], None if scale is None else scale[own], self._chunk, 0, num_chunks)[0]
+            return chunks.split(keys[own], None if scales is None else scales[own], self._chunk, 0, num_chunks)[0]
 
-        means, scales = (plane[:, :, :num_chunks] for plane in self._means)
-        candidates = Candidates(means, scales, chunks_of)
+        candidates = Candidates(*self._first_means(num_chunks), chunks_of)
         scores = self._policy.score(self._source.queries(at, NUM_QUERIES), candidates)
         scores[..., : self._sink_chunks] = float("inf")
         return scores.topk(chosen, -1).indices.sort(-1).values
@@ -148,10 +147,14 @@ class SparseCache:
         if num_chunks > self._means[0].shape[2]:
             self._means = tuple(grown(plane, num_chunks + _SPARE_CHUNKS, self._num_means) for plane in self._means)
         if num_chunks > self._num_means:
-            means = tuple(plane[:, :, :num_chunks] for plane in self._means)
-            scale = next(iter(self._source.scales), None)
-            chunks.mean(self._source.keys, scale, self._chunk, self._num_means, means)
+            means = self._first_means(num_chunks)
+            chunks.store_means(self._source.keys, self._source.key_scales, self._chunk, self._num_means, means)
             self._num_means = num_chunks
+
+    def _first_means(self, num_chunks: int) -> tuple[Tensor, Tensor]:
+        """Those of the first chunks, and their scales: views."""
+        means, scales = self._means
+        return means[:, :, :num_chunks], scales[:, :, :num_chunks]
 
     def _copy_tail(self, begin: int, end: int) -> None:
         if end > begin:

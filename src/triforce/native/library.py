@@ -238,7 +238,7 @@ class Kernels:
     def mean_chunks(
         self, keys: Tensor, key_scales: Tensor | None, chunk: int, begin: int, out: Sequence[Tensor]
     ) -> None:
-        """As `triforce.attention.chunks.mean`, for what `serves_means` says."""
+        """As `triforce.attention.chunks.store_means`, for what `serves_means` says."""
         means, scales = out
         end = means.shape[2]
         assert serves_means(keys), (keys.shape, keys.dtype, keys.stride())
