@@ -113,7 +113,7 @@ def _sampling(
     works: dict[str, Callable[[], object]] = {"pass": lambda: runner.logits(tokens, 1)}
     for logits in (real, _stretched(real, LARGE_VOCABULARY)):
         for name, sampler in samplers.items():
-            works[f"{name}, {logits.shape[1]:,} words"] = lambda s=sampler, x=logits: s.draw(s.laws(x)[0])
+            works[f"{name}, {logits.shape[1]:,} words"] = lambda s=sampler, x=logits: s.draw(s.laws(x, tokens)[0])
     seconds = in_turn(works, runs, warm_up=8)
     rows, targets = [], []
     whole = statistics.median(seconds.pop("pass"))

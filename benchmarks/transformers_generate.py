@@ -85,7 +85,7 @@ def main() -> None:
     args = _arguments()
     path = pull("smollm2")
     engine = triforce.load(str(path), cache_dtype=args.cache_dtype)
-    models = {name: transformers_model(path, getattr(torch, name)) for name in COUNTED}
+    models = {name: transformers_model(path, getattr(torch, name)) for name in args.dtypes}
     tokens = engine.tokenizer.encode(document_path(args.text).read_text(encoding="utf-8"))
     rows, targets = [], []
     for context in args.contexts:
@@ -114,7 +114,7 @@ def _measure(
     for name in works:
         print(f"{len(prompt):6} {name:15} {spread(speeds[name]):28} tok/s  {parity.get(name, '')}", flush=True)
     medians = {name: statistics.median(mine) for name, mine in speeds.items()}
-    better = max(COUNTED, key=medians.__getitem__)
+    better = max(args.dtypes, key=medians.__getitem__)
     best = max(("ar", *args.methods), key=medians.__getitem__)
     pairs = {name: zip(speeds[name], speeds[better], strict=True) for name in dict.fromkeys(("ar", best))}
     ratios = {name: statistics.median(ours / other for ours, other in mine) for name, mine in pairs.items()}
@@ -142,6 +142,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", default=["lookup", "triforce"], help="ours, beside plain decoding")
     parser.add_argument("--cache-dtype", default="auto")
     parser.add_argument("--new", type=int, default=64)
+    parser.add_argument(
+        "--dtypes", nargs="+", default=list(COUNTED), choices=COUNTED, help="theirs; float32 among them"
+    )
     parser.add_argument("--lookup", type=int, default=4, help="tokens that their prompt lookup proposes")
     parser.add_argument("--repeats", type=int, default=5)
     return parser.parse_args()
