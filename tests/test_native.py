@@ -417,6 +417,23 @@ def test_rows_and_tables_that_c_could_not_read_are_refused(native: Kernels) -> N
     ):
         with pytest.raises(AssertionError):
             native.mean_chunks(keys, key_scales, chunk, begin, out)
+    for chunk in (0, -4):
+        with pytest.raises(AssertionError):
+            native.mean_chunks(rows, None, chunk, 0, room)
+    shifted = torch.zeros(8000).as_strided((1, 2, 100, 32), (6432, 3216, 32, 1))
+    assert not serves_means(shifted), "heads are not whole rows apart"
+    with pytest.raises(AssertionError):
+        native.gather_chunks(rows, torch.ones(2, 2, 1, dtype=torch.int64), -(10**6), rows.clone())
+    for call in (
+        lambda: native.mean_chunks(rows, None, 4, 0, (room[0].to("meta"), room[1].to("meta"))),
+        lambda: native.rms_norm(normal(2, 8).to("meta"), normal(8), 1e-5),
+        lambda: native.silu_mul(normal(2, 8).to("meta")),
+        lambda: native.dequantise(torch.zeros(2, 18, dtype=torch.uint8, device="meta"), 2, 32),
+        lambda: native.attend(normal(1, 4, 32), normal(0, 9, 32), normal(0, 9, 32)),
+        lambda: native.row_bytes(2**32, 256),
+    ):
+        with pytest.raises(AssertionError):
+            call()
     assert not serves_means(rows[..., :16])
     assert not serves_attention(normal(2, 5, 32), rows[0], rows[1])
     assert not serves_attention(normal(2, 4, 16), rows[0], rows[1])

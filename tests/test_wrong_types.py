@@ -251,6 +251,10 @@ def test_what_transformers_call_cannot_take_is_refused_before_anything_is_read(e
     refused(UsageError, expected, TriForceModel(engine).generate, torch.tensor([[1, 2, 3]]), **options)
 
 
+def test_a_batch_has_a_prompt(engine: Engine) -> None:
+    refused(UsageError, "input_ids hold no prompt", TriForceModel(engine).generate, torch.zeros(0, 4, dtype=torch.long))
+
+
 def test_a_models_defaults_are_settings_or_refused(engine: Engine, tmp_path: Path) -> None:
     refused(UsageError, "generation_config is a int: give", TriForceModel, engine, None, 3)
     (tmp_path / "generation_config.json").write_text("[1]")

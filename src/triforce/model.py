@@ -156,6 +156,8 @@ class _Prompts:
     def __init__(self, input_ids: Tensor, attention_mask: Tensor | None, settings: Mapping[str, Any]) -> None:
         if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.is_floating_point():
             raise UsageError("input_ids are no integer tensor [batch, length]: use return_tensors='pt'")
+        if len(input_ids) == 0:
+            raise UsageError("input_ids hold no prompt: give at least one row")
         if attention_mask is None:
             attention_mask = _guessed_mask(input_ids, settings)
         if not isinstance(attention_mask, Tensor) or attention_mask.shape != input_ids.shape:

@@ -289,7 +289,7 @@ def test_the_prompt_is_put_together_from_file_argument_and_stdin(
         (["Speak", "--max-seconds", "0"], "max_seconds is 0.0: use a number above 0"),
         (["Speak", "--logprobs", "-1", "--json"], "logprobs is -1: use at least 0"),
         (["Speak", "--logprobs", "1"], "--logprobs is printed as JSON only: add --json"),
-        (["Speak", "-N", "0"], "-N is 0: ask for at least 1 text"),
+        (["Speak", "-N", "0"], "-N is 0: use at least 1"),
         (["Speak", "--seed"], "expected one argument; see triforce generate --help"),
         (["Speak", "--temp", "1"], "unknown argument --temp: see triforce generate --help"),
         (["Speak", "aloud"], "unknown argument aloud: see triforce generate --help"),

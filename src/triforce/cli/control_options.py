@@ -95,7 +95,7 @@ def _function(name: str) -> Callable[..., Any]:
         sys.path.insert(0, "")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever the module's own code raises
         raise UsageError(f"--processor {name} cannot be imported ({error}): give MODULE:NAME") from None
     return function
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from triforce.checks import whole
 from triforce.config import SamplingParams
-from triforce.errors import UsageError
 
 
 def add_stopping_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,4 @@ def with_stops(sampling: SamplingParams, args: argparse.Namespace) -> SamplingPa
 
 def num_from(args: argparse.Namespace) -> int:
     """The number of texts. Raises `UsageError`."""
-    if args.num < 1:
-        raise UsageError(f"-N is {args.num}: ask for at least 1 text")
-    return int(args.num)
+    return whole("-N", args.num, 1, 2**16)

@@ -25,6 +25,7 @@ from triforce.native.shapes import (
     check_new_rows,
     check_scales,
     check_table,
+    lies_by_head,
     serves_attention,
     serves_means,
     serves_scores,
@@ -180,13 +181,14 @@ class Kernels:
 
     def row_bytes(self, kind: int, width: int) -> int:
         """Bytes of a row of `width` weights in format `kind`, or -1 where rows of that width do not exist."""
+        assert 0 <= kind < 2**31 and 0 <= width < 2**62, (kind, width)
         return int(self._library.triforce_row_bytes(kind, width))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMS norm over the last dimension of `x` [..., dim] float32, times `weight` [dim]."""
         (dim,) = weight.shape
         assert x.shape[-1] == dim and x.dtype == weight.dtype == torch.float32, (x.shape, x.dtype, weight.dtype)
-        assert weight.is_contiguous(), weight.stride()
+        assert dim > 0 and weight.is_contiguous(), weight.stride()
         x = x.contiguous()
         out = floats(*x.shape)
         self._library.triforce_rms_norm(at(x), at(weight), at(out), x.numel() // dim, dim, eps)
@@ -241,14 +243,12 @@ class Kernels:
         """As `triforce.attention.chunks.store_means`, for what `serves_means` says."""
         means, scales = out
         end = means.shape[2]
-        assert serves_means(keys), (keys.shape, keys.dtype, keys.stride())
+        assert keys.dim() == means.dim() == 4 and serves_means(keys), (keys.shape, keys.dtype, keys.stride())
         check_scales([key_scales] * 2 if key_scales is not None else (), keys)
         check_scales((scales, scales), means)
         assert means.shape[:2] == keys.shape[:2] and means.shape[3] == keys.shape[3], (means.shape, keys.shape)
-        assert means.stride()[2:] == (keys.shape[3], 1) and means.stride(0) == means.shape[1] * means.stride(1), (
-            means.stride()
-        )
-        assert 0 <= begin <= end and end * chunk <= keys.shape[2], (begin, end, chunk, keys.shape)
+        assert lies_by_head(means), means.stride()
+        assert chunk >= 1 and 0 <= begin <= end and end * chunk <= keys.shape[2], (begin, end, chunk, keys.shape)
         job = structs.Mean(
             keys=at(keys),
             key_scales=at(key_scales),
@@ -273,12 +273,10 @@ class Kernels:
         layers, kv_heads, count = chunks.shape
         for rows in (source, out):
             assert rows.shape[:2] == (layers, kv_heads) and rows.device.type == "cpu", (rows.shape, rows.device)
-            assert rows.stride()[2:] == (rows.shape[3], 1) and rows.stride(0) == kv_heads * rows.stride(1), (
-                rows.stride()
-            )
+            assert lies_by_head(rows), rows.stride()
         assert source.dtype == out.dtype and source.shape[3] == out.shape[3], (source.dtype, out.dtype)
         assert chunks.dtype == torch.int64 and chunks.is_contiguous(), (chunks.dtype, chunks.stride())
-        assert count * chunk <= out.shape[2], (count, chunk, out.shape)
+        assert chunk >= 1 and count * chunk <= out.shape[2], (count, chunk, out.shape)
         assert count == 0 or (chunks.min() >= 0 and int(chunks.max() + 1) * chunk <= source.shape[2]), source.shape
         size = source.element_size()
         job = structs.Gather(

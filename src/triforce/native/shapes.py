@@ -28,6 +28,7 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
         and keys.shape == values.shape
         and keys.shape[2] == dim
         and serves_head(dim)
+        and kv_heads > 0
         and heads % kv_heads == 0
         and min(n, NARROW) * heads // kv_heads <= MOST_QUERIES
         and keys.stride() == values.stride()
@@ -43,30 +44,29 @@ def serves_scores(queries: Tensor, means: Tensor) -> bool:
         and queries.dtype == torch.float32
         and means.dtype == torch.int8
         and queries.shape[0] == means.shape[0]
+        and kv_heads > 0
         and queries.shape[2] % kv_heads == 0
         and queries.shape[3] == dim
         and serves_head(dim)
         and means.shape[2] >= 1
-        and means.stride()[2:] == (dim, 1)
-        and means.stride(0) == kv_heads * means.stride(1)
+        and lies_by_head(means)
     )
 
 
 def serves_means(keys: Tensor) -> bool:
     """Whether native averaging takes keys [layers, kv_heads, rows, dim]."""
-    kv_heads, dim = keys.shape[1], keys.shape[3]
-    return (
-        keys.device.type == "cpu"
-        and keys.dtype in ROW_TYPES
-        and serves_head(dim)
-        and keys.stride()[2:] == (dim, 1)
-        and keys.stride(0) == kv_heads * keys.stride(1)
-    )
+    return keys.device.type == "cpu" and keys.dtype in ROW_TYPES and serves_head(keys.shape[3]) and lies_by_head(keys)
 
 
 def serves_head(dim: int) -> bool:
     """Whether native attention takes heads of `dim`: whole vectors of the widest variant."""
-    return dim % 16 == 0 and dim <= MAX_DIM
+    return dim % 16 == 0 and 0 < dim <= MAX_DIM
+
+
+def lies_by_head(rows: Tensor) -> bool:
+    """Whether the rows [layers, kv_heads, rows, dim] of each head lie together, and heads equally many rows apart."""
+    kv_heads, dim = rows.shape[1], rows.shape[3]
+    return rows.stride()[2:] == (dim, 1) and rows.stride(0) == kv_heads * rows.stride(1) and rows.stride(1) % dim == 0
 
 
 def check_table(table: tuple[Tensor, Tensor], n: int, dim: int) -> None:

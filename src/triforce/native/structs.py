@@ -152,5 +152,6 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def at(tensor: Tensor | None) -> int | None:
-    """Where the tensor's first element lies; null for None."""
+    """Where the tensor's first element lies, which C can read; null for None."""
+    assert tensor is None or tensor.device.type == "cpu", tensor.device
     return None if tensor is None else tensor.data_ptr()
