@@ -185,7 +185,7 @@ def test_a_setting_that_cannot_be_honoured_names_its_remedy(changes: dict[str, o
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"temperature": float("nan")}, "temperature is nan: use at"),
+        ({"temperature": float("nan")}, "temperature is nan: use a number"),
         ({"temperature": 1e-50}, "temperature is 1e-50: use 0 for greedy, or at least 1e-37"),
         ({"temperature": "hot"}, "temperature is 'hot': use a number"),
         ({"top_p": 0}, "top_p is 0: use a number above 0"),

@@ -232,7 +232,7 @@ def test_a_token_that_the_model_lacks_is_refused(changes: dict[str, Any], expect
         ({"typical_p": 1.1}, "typical_p is 1.1: use at most 1"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0: use at least"),
         ({"repetition_penalty": "x"}, "repetition_penalty is 'x': use a number"),
-        ({"presence_penalty": float("nan")}, "presence_penalty is nan: use at"),
+        ({"presence_penalty": float("nan")}, "presence_penalty is nan: use a number"),
         ({"frequency_penalty": float("inf")}, "frequency_penalty is too large: use at most"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1: use at least 0"),
         ({"no_repeat_ngram_size": 2.0}, "no_repeat_ngram_size is 2.0: use a whole number"),
