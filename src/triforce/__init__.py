@@ -7,6 +7,7 @@ for completion in engine.stream(prompt):
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from triforce.completion import Completion, Generation
@@ -33,24 +34,21 @@ __all__ = [
     "load",
 ]
 __version__ = "0.1.0"
+_ON_FIRST_USE = {
+    "Conversation": "conversation",
+    "Engine": "engine",
+    "Session": "session",
+    "TriForceModel": "model",
+    "load": "engine",
+}
+"""Names by module: what needs PyTorch is imported on first use, so that the command line answers `--help` at once."""
 
 
 def __getattr__(name: str) -> Any:
-    """The engine is imported on first use, so that the command line answers `--help` without loading PyTorch."""
-    if name in ("Engine", "load"):
-        import triforce.engine
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ON_FIRST_USE[name]}"), name)
 
-        return getattr(triforce.engine, name)
-    if name == "TriForceModel":
-        from triforce.model import TriForceModel
 
-        return TriForceModel
-    if name == "Session":
-        from triforce.session import Session
-
-        return Session
-    if name == "Conversation":
-        from triforce.conversation import Conversation
-
-        return Conversation
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

@@ -135,7 +135,9 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 text(name, getattr(self, name), "give some text")
         require(not isinstance(self.choice, str), f"choice is {shown(self.choice)}: give a list of texts")
-        object.__setattr__(self, "choice", listed("choice", self.choice))
+        choices = listed("choice", self.choice)
+        require(len(choices) > 0 or isinstance(self.choice, tuple), "choice is empty: give at least one text")
+        object.__setattr__(self, "choice", choices)
         for choice in self.choice:
             text("a text of choice", choice, "give a list of texts, not empty")
         given = [name for name in STRUCTURES if getattr(self, name) not in (None, ())]

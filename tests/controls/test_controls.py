@@ -253,6 +253,7 @@ def test_a_token_that_the_model_lacks_is_refused(changes: dict[str, Any], expect
         ({"regex": ""}, "regex is '': give some text"),
         ({"regex": 3}, "regex is 3: give some text"),
         ({"choice": "yes"}, "choice is 'yes': give a list of texts"),
+        ({"choice": []}, "choice is empty: give at least one text"),
         ({"choice": ["yes", ""]}, "a text of choice is '': give a list of texts, not empty"),
         ({"regex": "a", "choice": ["a"]}, "regex and choice are given: one call takes one of them"),
     ],

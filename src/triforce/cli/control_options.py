@@ -70,7 +70,7 @@ def with_controls(params: SamplingParams, args: argparse.Namespace) -> SamplingP
         processors=[_function(name) for name in args.processor],
         json_schema=_schema(args.json_schema),
         regex=args.regex,
-        choice=args.choice,
+        choice=tuple(args.choice),
         grammar=_read(args.grammar) if args.grammar is not None else None,
     )
     if any(getattr(params, name) not in (None, ()) for name in STRUCTURES):
