@@ -23,14 +23,12 @@ from synthetic import random_rows, synthetic_cache
 from torch import Tensor
 
 import triforce
-from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
 from triforce.drafters.lookup import Lookup
 from triforce.engine import Engine
 from triforce.models.decoder import Decoder
 from triforce.parts import Parts
-from triforce.policies import create_policy
 from triforce.pull import document_path
 from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
@@ -52,7 +50,7 @@ class Context:
         self.length = length
         self.tokens = _ends_quoting(source[:length])
         self._full = synthetic_cache(engine.target, self.tokens, rows)
-        self.sparse = _sparse_cache(self._full, decoding)
+        self.sparse = SparseCache(self._full, decoding)
         self._lookup = Lookup(engine.target.config.vocab_size)
         self._sampler = Sampler(SamplingParams())
         self._depth = decoding.without_clock().gamma1 or 0
@@ -116,7 +114,7 @@ def _selection(model: Decoder, context: Context, rows: tuple[Tensor, Tensor], ru
     decoding, tokens = Decoding(), context.tokens
     begin = len(tokens) - (runs + 1) * decoding.stride
     full = synthetic_cache(model, tokens[:begin], rows)
-    sparse = _sparse_cache(full, decoding)
+    sparse = SparseCache(full, decoding)
     sparse.sync(tokens[:begin])  # averages all chunks at once, as after a prompt
     taken = []
     for end in range(begin + decoding.stride, len(tokens) + 1, decoding.stride):
@@ -125,19 +123,6 @@ def _selection(model: Decoder, context: Context, rows: tuple[Tensor, Tensor], ru
         sparse.sync(tokens[:end])
         taken.append(time.perf_counter() - start)
     return taken[1:]
-
-
-def _sparse_cache(full: FullCache, decoding: Decoding) -> SparseCache:
-    policy, sizes = create_policy(decoding.policy), decoding
-    return SparseCache(
-        full,
-        policy,
-        budget=sizes.budget,
-        chunk=sizes.chunk,
-        sinks=sizes.sinks,
-        recent=sizes.recent,
-        stride=sizes.stride,
-    )
 
 
 def _ends_quoting(tokens: TokenIds) -> TokenIds:

@@ -24,7 +24,6 @@ from triforce.config import Decoding, SamplingParams
 from triforce.models import build_rope
 from triforce.models.load import CACHE_DTYPES
 from triforce.native import kernels
-from triforce.policies import create_policy
 
 
 def main() -> None:
@@ -66,15 +65,7 @@ def held(engine: triforce.Engine, context: int, dtype: torch.dtype) -> dict[str,
         plane.random_(0, 3) if plane.dtype == torch.int8 else plane.fill_(0.5)
     tokens = np.zeros(context, dtype=np.int32)
     full.log.append(tokens)
-    sparse = SparseCache(
-        full,
-        create_policy(decoding.policy),
-        budget=decoding.budget,
-        chunk=decoding.chunk,
-        sinks=decoding.sinks,
-        recent=decoding.recent,
-        stride=decoding.stride,
-    )
+    sparse = SparseCache(full, decoding)
     sparse.sync(tokens)
     drafter = StreamingCache(model.cache_shape, rope, slots=decoding.slots, sinks=decoding.sinks, dtype=model.dtype)
     return {

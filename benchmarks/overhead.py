@@ -28,7 +28,6 @@ from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.native import kernels
-from triforce.policies import create_policy
 from triforce.pull import document_path
 from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
@@ -78,11 +77,8 @@ def main() -> None:
 
 
 def _sparse_runner(engine: Engine, tokens: TokenIds) -> ModelRunner:
-    d = Decoding()
     full = synthetic_cache(engine.target, tokens, random_rows(engine.target, len(tokens)))
-    policy = create_policy(d.policy)
-    cache = SparseCache(full, policy, budget=d.budget, chunk=d.chunk, sinks=d.sinks, recent=d.recent, stride=d.stride)
-    return ModelRunner("sparse", engine.target, cache)
+    return ModelRunner("sparse", engine.target, SparseCache(full, Decoding()))
 
 
 def _passes(runner: ModelRunner, tokens: TokenIds, n: int, runs: int) -> tuple[list[float], list[float]]:

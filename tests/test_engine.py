@@ -51,9 +51,18 @@ def test_greedy_tokens_over_rows_of_8_bits_are_those_of_plain_decoding_over_them
 @pytest.mark.parametrize("method", list(METHODS))
 def test_depths_left_to_the_clock_change_no_token(method: str) -> None:
     engine, sampling = tiny_engine(draft_seed=1), SamplingParams(max_new_tokens=80)
-    plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
     free = decoding(method, gamma1=None, gamma2=None)
+    plain = engine.generate(PROMPT, sampling, Decoding(method="ar"))
     assert engine.generate(PROMPT, sampling, free).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("method", ["retrieval", "triforce"])
+def test_rows_are_left_out_only_where_there_are_twice_as_many_as_are_kept(method: str) -> None:
+    engine, sampling = tiny_engine(), SamplingParams(max_new_tokens=20)
+    free = decoding(method, gamma1=None, gamma2=None)
+    short, long = (engine.generate(ids, sampling, free) for ids in ([1] * 100, [1] * 200))
+    passes = [{level.name: level.passes for level in done.levels}["sparse"] for done in (short, long)]
+    assert passes[0] == 0 < passes[1]
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -152,8 +161,8 @@ def test_a_second_question_reads_only_what_is_new() -> None:
         (b"bytes", "neither text nor a flat sequence of integers"),
         (None, "neither text nor a flat sequence of integers"),
         ((i for i in range(3)), "neither text nor a flat sequence of integers"),
-        ("x" * 600, r"600 tokens and 8 new ones are 96 more than the 512 that the model allows: shorten it or extend"),
-        ("x" * 510, r"6 more than the 512 .*: ask for 2 new tokens at most \(-n\), shorten it or .*yarn:2"),
+        ("x" * 600, r"600 tokens and 8 new ones are 96 more than the 512 that the model allows: shorten it or load"),
+        ("x" * 510, r"6 more than the 512 .*: ask for 2 new tokens at most, shorten it or .*yarn:2"),
     ],
 )
 def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: Any, expected: str) -> None:
@@ -167,7 +176,7 @@ def test_a_prompt_that_cannot_be_served_is_refused_in_one_line(prompt: Any, expe
     [
         ({"method": "magic"}, "unknown method 'magic': use one of ar, lookup, draft, retrieval, triforce"),
         ({"policy": "magic"}, "unknown policy 'magic': use one of retrieval, attention, recent"),
-        ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use --budget 112 or more"),
+        ({"budget": 64}, "budget is 64 rows, too few for sinks, recent window and chunks: use at least 112"),
         ({"gamma1": 0}, "gamma1 is 0: use at least 1"),
         ({"gamma2": 0}, "gamma2 is 0: use at least 1"),
         ({"gamma2": 65}, "gamma2 is 65: use at most 64"),

@@ -23,7 +23,7 @@ import triforce.stream
 from triforce.completion import Generation, TokenLogprobs
 from triforce.config import Decoding, SamplingParams
 from triforce.controls.base import Call
-from triforce.controls.guidance import Grammars, structure_of
+from triforce.controls.guidance import Grammars
 from triforce.engine import Engine
 from triforce.methods import METHODS
 from triforce.speculative import Verdict
@@ -159,7 +159,7 @@ def expected_law(params: SamplingParams, row: Tensor, history: list[int], prompt
 
     ends = () if params.ignore_eos else (END,)
     call = Call(prompt_tokens, len(row), (*ends, *params.stop_token_ids))
-    return torch.from_numpy(naive_law(params, row.tolist(), history, call, allowed if structure_of(params) else None))
+    return torch.from_numpy(naive_law(params, row.tolist(), history, call, allowed if params.structure else None))
 
 
 def expected_cut(params: SamplingParams, verified: list[int], prompt: list[int]) -> NaiveCut:

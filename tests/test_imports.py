@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "attention": {"native"},
     "machine": {"attention", "native"},
     "policies": {"attention", "checks"},
-    "caches": {"attention", "policies", "tokens"},
+    "caches": {"attention", "config", "policies", "tokens"},
     "models": {"config", "dtypes", "errors", "caches.base", "attention.rope", "native"},
     "text": {"errors", "models.gguf_file"},
     "session_file": {"atomic", "caches", "errors", "tokens"},

@@ -9,11 +9,11 @@ from tiny import VOCAB, TinyDecoder, assert_same, random_tokens, runner_over, ti
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
 from triforce.caches.streaming import StreamingCache
-from triforce.config import SamplingParams
+from triforce.config import Decoding, SamplingParams
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.lookup import Lookup
 from triforce.drafters.model import ModelDrafter
-from triforce.policies import POLICIES, create_policy
+from triforce.policies import POLICIES
 from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
 from triforce.speculative import Drafter, step
@@ -35,7 +35,7 @@ def small_model(decoder: TinyDecoder) -> ModelDrafter:
 
 def three_levels(target: ModelRunner, inner: str, policy: str) -> Drafter:
     assert isinstance(target.cache, FullCache)
-    sparse = SparseCache(target.cache, create_policy(policy), budget=40, chunk=4, sinks=4, recent=8, stride=8)
+    sparse = SparseCache(target.cache, Decoding(policy=policy, budget=40, chunk=4, sinks=4, recent=8, stride=8))
     drafters = {
         "small": lambda: small_model(SMALL),
         "self": lambda: small_model(TARGET),

@@ -112,7 +112,7 @@ def test_the_commands_of_sessions_run_one_after_the_other(
     monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
     lines = list(commands("triforce", "docs/sessions.md"))
     for words in lines:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Who?\n/rewind\n/stats\n")))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Who?\nWhy?\n/rewind\n/stats\n")))
         assert main([*words, "-n", "4"]) == 0, capsys.readouterr().err
     assert len(lines) == 5
     assert {path.name for path in Path().glob("*.session")} == {"book.session", "talk.session"}

@@ -25,6 +25,16 @@ def test_a_known_model_resolves_to_its_cached_file(monkeypatch: pytest.MonkeyPat
     assert resolve_model("smollm2") == path
 
 
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    assert resolve_model(tmp_path) == tmp_path / "model.gguf"
+    (tmp_path / "other.gguf").touch()
+    with pytest.raises(ModelError, match=r"holds 2 GGUF files: name one of them, as .*model\.gguf"):
+        resolve_model(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert resolve_model(tmp_path) == tmp_path
+
+
 def test_paths_resolve_to_themselves(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model.gguf").touch()

@@ -203,7 +203,7 @@ def _write(path: Path, content: bytes) -> Path:
         (b"abc", "is not a session file"),
         (b"\xff" * 5000, "is not a session file"),
         (b"Once upon a time, there was a text. " * 400, "is not a session file"),
-        ((2).to_bytes(8, "little") + b"{}", "is not a session file: give one that --session or /save wrote"),
+        ((2).to_bytes(8, "little") + b"{}", "is not a session file: give one that a session was saved in"),
         ((2).to_bytes(8, "little") + b"[]", "is not a session file"),
         ((10000).to_bytes(8, "little") + b"[" * 10000, "is not a session file"),
     ],
@@ -228,13 +228,13 @@ def test_a_missing_file_and_a_directory_are_named(engine: Engine, tmp_path: Path
         ),
         (
             lambda: Engine(tiny_decoder(), byte_tokenizer(), cache_dtype=torch.int8),
-            "keeps rows in float32 and this engine in int8: load the model with --cache-dtype float32",
+            "keeps rows in float32 and this engine in int8: load the model with cache dtype float32",
         ),
         (
             lambda: Engine(tiny_decoder(), byte_tokenizer(), cache_dtype=torch.float16),
-            "load the model with --cache-dtype float32",
+            "load the model with cache dtype float32",
         ),
-        (lambda: Engine(_stretched(), byte_tokenizer()), "with another --rope-scaling: use that one"),
+        (lambda: Engine(_stretched(), byte_tokenizer()), "with another rope scaling: use that one"),
     ],
     ids=["longer context", "other ends", "other weights", "rows of 8 bits", "other dtype of rows", "other rotation"],
 )

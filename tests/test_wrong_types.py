@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,12 @@ def test_settings_are_checked_before_a_model_is_looked_for() -> None:
         refused(UsageError, "'wrong'", triforce.load, "no-such-model", **{name: "wrong"})
 
 
+@pytest.mark.parametrize("wrong", [True, 0, "print", [print]])
+def test_who_hears_of_the_reading_is_a_function(engine: Engine, wrong: Any) -> None:
+    for stream in (partial(engine.stream, "Once"), engine.session("Once").stream):
+        refused(UsageError, "^on_prefill is .*: give a function", stream, on_prefill=wrong)
+
+
 @pytest.mark.parametrize("wrong", [True, 0, 1.5, "two", None, 10**30])
 def test_how_many_texts_is_a_whole_number(engine: Engine, wrong: Any) -> None:
     refused(UsageError, "^n is ", engine.generate_many, "a", wrong)
@@ -297,7 +304,7 @@ def test_a_device_is_one_that_torch_knows(tmp_path: Path, wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [3, "", "yarn", b"yarn:2", ["yarn:2"], {}])
 def test_a_rotation_is_a_kind_and_a_factor(tmp_path: Path, wrong: Any) -> None:
-    refused(UsageError, "^--rope-scaling .*: use linear:FACTOR", triforce.load, tmp_path, rope_scaling=wrong)
+    refused(UsageError, "^rope scaling .*: use linear:FACTOR", triforce.load, tmp_path, rope_scaling=wrong)
 
 
 @pytest.mark.parametrize(

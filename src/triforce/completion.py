@@ -44,13 +44,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds spent loading, reading the prompt and decoding. Reused prompt rows cost no prefill."""
+    """Seconds spent loading, reading the prompt and decoding, and tokens: read now, kept from before, decoded.
+
+    The prompt's last token is read by the first step; others are missing where the time ran out."""
 
     load_seconds: float
     prefill_seconds: float
     prefill_tokens: int
     decode_seconds: float
     decode_tokens: int
+    reused_tokens: int = 0
 
     @property
     def prefill_tokens_per_second(self) -> float:

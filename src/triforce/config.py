@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from triforce.checks import listed, number, require, text, whole
@@ -15,15 +15,15 @@ from triforce.errors import UsageError, shown
 if TYPE_CHECKING:
     from triforce.tokens import TokenIds
 
-_MOST = 2**24  # tokens or rows: above any context
+MOST = 2**24  # tokens or rows: above any context
+MOST_TEXTS = 2**16  # after one prompt
 DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
 _GAMMA1, _GAMMA2 = 4, 4  # depths where the clock must not choose them
 _COLDEST = 1e-37  # the least temperature that logits can be divided by
 _LONGEST = 1e9  # seconds: a life
 _HEAVIEST = 1e6  # the largest bias, penalty or temperature
 
-STRUCTURES = ("json_schema", "regex", "choice", "grammar")
-"""The settings that prescribe a form; one call takes one of them."""
+_STRUCTURES = ("json_schema", "regex", "choice", "grammar")
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,26 @@ class SamplingParams:
         )
         number("top_p", self.top_p, 0.0, 1.0)
         require(self.top_p > 0.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
-        whole("top_k", self.top_k, 0, _MOST)
+        _settle(self, "top_k", 0, MOST)
         number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            whole("seed", self.seed, 0, 2**63 - 1)
-        whole("max_new_tokens", self.max_new_tokens, 1, _MOST)
+            _settle(self, "seed", 0, 2**63 - 1)
+        _settle(self, "max_new_tokens", 1, MOST)
         self._check_stops()
         self._check_controls()
         self._check_structure()
-        _settle(self, ("top_k", "seed", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size", "logprobs"))
+
+    @property
+    def structure(self) -> str | None:
+        """The name of the one setting that prescribes a form, where one does."""
+        return next(iter(self._structures()), None)
+
+    def seeded(self, index: int) -> SamplingParams:
+        """The settings of text number `index` of several: another seed, where there is one."""
+        return self if self.seed is None else replace(self, seed=(self.seed + index) % 2**63)
+
+    def _structures(self) -> list[str]:
+        return [name for name in _STRUCTURES if getattr(self, name) not in (None, ())]
 
     def _check_stops(self) -> None:
         """Also makes tuples of what came as lists, so that nobody changes them later."""
@@ -98,7 +109,7 @@ class SamplingParams:
         for stop in self.stop:
             text("a text of stop", stop, "give texts of at least one character")
         for token_id in self.stop_token_ids:
-            whole("an id of stop_token_ids", token_id, 0, _MOST)
+            whole("an id of stop_token_ids", token_id, 0, MOST)
         for criterion in self.criteria:
             require(callable(criterion), f"criteria holds {shown(criterion)}: use functions of the token ids")
         require(isinstance(self.include_stop, bool), f"include_stop is {shown(self.include_stop)}: use True or False")
@@ -109,7 +120,7 @@ class SamplingParams:
         if self.logprobs is not None:
             alternatives = "use a number of alternatives, 0 for the chosen token alone"
             require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
-            whole("logprobs", self.logprobs, 0, _MOST)
+            _settle(self, "logprobs", 0, MOST)
 
     def _check_controls(self) -> None:
         """Ranges of the controls; what came as a list or mapping is kept as tuples, so that nobody changes it later."""
@@ -118,8 +129,8 @@ class SamplingParams:
         number("repetition_penalty", self.repetition_penalty, 1e-6, _HEAVIEST)
         number("presence_penalty", self.presence_penalty, -_HEAVIEST, _HEAVIEST)
         number("frequency_penalty", self.frequency_penalty, -_HEAVIEST, _HEAVIEST)
-        whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, _MOST)
-        whole("min_new_tokens", self.min_new_tokens, 0, _MOST)
+        _settle(self, "no_repeat_ngram_size", 0, MOST)
+        _settle(self, "min_new_tokens", 0, MOST)
         require(
             self.min_new_tokens <= self.max_new_tokens,
             f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens {self.max_new_tokens}: lower it",
@@ -140,7 +151,7 @@ class SamplingParams:
         object.__setattr__(self, "choice", choices)
         for choice in self.choice:
             text("a text of choice", choice, "give a list of texts, not empty")
-        given = [name for name in STRUCTURES if getattr(self, name) not in (None, ())]
+        given = self._structures()
         require(len(given) <= 1, f"{' and '.join(given)} are given: one call takes one of them")
 
 
@@ -170,18 +181,18 @@ class Decoding:
         require(isinstance(self.policy, str), f"policy is {shown(self.policy)}: use a name")
         for name in ("gamma1", "gamma2"):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name), 1, DEEPEST)
-        whole("chunk", self.chunk, 1, _MOST)
-        whole("sinks", self.sinks, 0, _MOST)
-        whole("recent", self.recent, 1, _MOST)
-        whole("stride", self.stride, 1, 4096)
+                _settle(self, name, 1, DEEPEST)
+        _settle(self, "chunk", 1, MOST)
+        _settle(self, "sinks", 0, MOST)
+        _settle(self, "recent", 1, MOST)
+        _settle(self, "stride", 1, 4096)
         least = self.sinks + self.recent + 2 * self.chunk
-        whole("budget", self.budget, 1, _MOST)
+        _settle(self, "budget", 1, MOST)
         require(
             self.budget >= least,
-            f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use --budget {least} or more",
+            f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use at least {least}",
         )
-        whole("slots", self.slots, self.sinks + 16, 2**16)
+        _settle(self, "slots", self.sinks + 16, 2**16)
 
     def without_clock(self) -> Decoding:
         """The same with fixed depths: what is drawn then depends on the seed alone, and not on how fast passes were."""
@@ -193,7 +204,7 @@ def _biases(given: object) -> tuple[tuple[int, float], ...]:
     for pair in pairs:
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise UsageError(f"logit_bias has {shown(pair)}: give a mapping of ids to numbers")
-        whole("a token id of logit_bias", pair[0], 0, _MOST)
+        whole("a token id of logit_bias", pair[0], 0, MOST)
         if not isinstance(pair[1], Real) or pair[1] != -math.inf:  # which bans the token
             number(f"the logit_bias of token {pair[0]}", pair[1], -_HEAVIEST, _HEAVIEST)
     return tuple((int(token), float(bias)) for token, bias in pairs)
@@ -205,7 +216,7 @@ def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
     for word in listed("bad_words", given):
         if not isinstance(word, str):
             ids = listed("a word of bad_words", word, "give a text, or a list of token ids")
-            word = tuple(whole("a token id of bad_words", token, 0, _MOST) for token in ids)
+            word = tuple(whole("a token id of bad_words", token, 0, MOST) for token in ids)
         require(len(word) > 0, "bad_words has an empty word: leave it out")
         if isinstance(word, str):
             text("a word of bad_words", word, "give some text")
@@ -247,9 +258,6 @@ def _dumped(schema: object) -> str:
         raise UsageError(f"json_schema cannot be written as JSON ({error}): give a dict of plain values") from None
 
 
-def _settle(params: object, names: Iterable[str]) -> None:
-    """Make whole numbers of any kind, as NumPy's, plain ones."""
-    for name in names:
-        value = getattr(params, name)
-        if isinstance(value, Integral):
-            object.__setattr__(params, name, int(value))
+def _settle(settings: object, name: str, least: int, most: int) -> None:
+    """Keep a whole number of any kind, as NumPy's, as a plain one. Raises `UsageError`."""
+    object.__setattr__(settings, name, whole(name, getattr(settings, name), least, most))

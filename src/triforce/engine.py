@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -19,7 +18,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES
 from triforce.checks import chosen, whole
 from triforce.completion import Generation
-from triforce.config import Decoding, SamplingParams
+from triforce.config import MOST_TEXTS, Decoding, SamplingParams
 from triforce.controls import ControlFactory, grammar_of
 from triforce.errors import ModelError, PromptError
 from triforce.models.config import RopeScaling
@@ -34,7 +33,6 @@ from triforce.tokens import TokenIds
 if TYPE_CHECKING:
     from triforce.session import Session
 
-MOST_TEXTS = 2**16  # after one prompt
 SPARE_ROWS = 128  # for tokens drafted past the limit, so that the cache need not grow
 
 
@@ -145,11 +143,11 @@ class Engine:
     ) -> Iterator[Stream]:
         """The same as streams, of which each is drawn to its end before the next is asked for."""
         n = whole("n", n, 1, MOST_TEXTS)
-        own = _with_seeds(chosen("sampling", sampling, SamplingParams), n)
+        sampling = chosen("sampling", sampling, SamplingParams)
         decoding = chosen("decoding", decoding, Decoding)
         tokens = self.encode(prompt, chat).tolist()
-        self.check_length(len(tokens), own[0].max_new_tokens)
-        return (self.stream(tokens, params, decoding, on_prefill=on_prefill) for params in own)
+        self.check_length(len(tokens), sampling.max_new_tokens)
+        return (self.stream(tokens, sampling.seeded(i), decoding, on_prefill=on_prefill) for i in range(n))
 
     def session(self, prompt: str | Sequence[int] | None = None) -> Session:
         """A sequence with a cache of its own, which begins with `prompt`; any number of them can be open."""
@@ -188,7 +186,7 @@ class Engine:
             raise PromptError("a chat message must be text: give a str, or leave chat out for token ids")
         ids = self.token_ids(prompt, "neither text nor a flat sequence of integers: give a str, or a list of token ids")
         if len(ids) == 0:
-            raise PromptError("the prompt is empty: give some text, a file with -f, or - for standard input")
+            raise PromptError("the prompt is empty: give some text")
         return ids
 
     def token_ids(self, given: object, wrong: str = "no flat sequence of integers: give a list of them") -> TokenIds:
@@ -207,9 +205,9 @@ class Engine:
         if excess <= 0:
             return
         factor = -(-(prompt_tokens + new_tokens) // limit)
-        remedy = f"shorten it or extend the model with --rope-scaling yarn:{factor}"
+        remedy = f"shorten it or load the model with rope scaling yarn:{factor}"
         if prompt_tokens < limit:
-            remedy = f"ask for {limit - prompt_tokens:,} new tokens at most (-n), {remedy}"
+            remedy = f"ask for {limit - prompt_tokens:,} new tokens at most, {remedy}"
         raise PromptError(
             f"the prompt's {prompt_tokens:,} tokens and {new_tokens:,} new ones are {excess:,} more than "
             f"the {limit:,} that the model allows: {remedy}"
@@ -237,13 +235,6 @@ def _drawn(stream: Stream) -> Generation:
     for _ in stream:
         pass
     return stream.generation()
-
-
-def _with_seeds(sampling: SamplingParams, n: int) -> list[SamplingParams]:
-    """`n` settings, alike but for the seed, which goes up by one."""
-    if sampling.seed is None:
-        return [sampling] * n
-    return [replace(sampling, seed=(sampling.seed + i) % 2**63) for i in range(n)]
 
 
 def _integers(given: Any) -> npt.NDArray[np.integer[Any]] | None:
@@ -277,7 +268,7 @@ def load(
     and values kept: float32, bfloat16, float16, or PyTorch's own, or auto, which keeps weights as the file has them
     and rows in float16 where native kernels read those. Rows can also be int8, each with a scale. `rope_scaling` as
     "yarn:2" extends the target past its trained context. Raises `ModelError` for what cannot be loaded, `UsageError`
-    for settings that cannot be honoured.
+    for settings that cannot be honoured; `triforce.errors` has them all, each a `triforce.TriForceError`.
     """
     from triforce.models import load_model
     from triforce.models.load import parse_cache_dtype, parse_dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -29,11 +30,14 @@ class Machine:
     copy_bandwidth: float
     multiply_rate: float
     attention_bandwidth: float  # bytes of float16 keys and values read per second by one query
+    one_thread_rate: float  # as `multiply_rate`, of one thread
+    busy_cores: float  # that other work kept busy in the minute before; 0 where the system does not say
 
 
 def measure() -> Machine:
     """Measure for about two seconds."""
     native = kernels()
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # first: the measurements are load themselves
     return Machine(
         processor=_processor(),
         threads=torch.get_num_threads(),
@@ -43,6 +47,8 @@ def measure() -> Machine:
         copy_bandwidth=copy_bandwidth(),
         multiply_rate=multiply_rate(),
         attention_bandwidth=attention_bandwidth(),
+        one_thread_rate=one_thread_rate(),
+        busy_cores=busy,
     )
 
 
@@ -58,6 +64,16 @@ def multiply_rate(size: int = 1024) -> float:
     a = torch.randn(size, size)
     seconds = median_seconds(lambda: a @ a)
     return 2.0 * size * size * size / seconds
+
+
+def one_thread_rate() -> float:
+    """The multiply rate of a single thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return multiply_rate()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def attention_bandwidth() -> float:

@@ -192,8 +192,7 @@ def _for_each_row(
     refuse_counting(processors)
     return [
         replace(
-            sampling,
-            seed=None if sampling.seed is None else (sampling.seed + index * num) % 2**63,
+            sampling.seeded(index * num),
             criteria=[_criterion(criterion, padding) for criterion in criteria],
             processors=[_processor(processor, padding) for processor in processors],
         )

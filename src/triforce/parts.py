@@ -8,7 +8,7 @@ from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
 from triforce.caches.streaming import StreamingCache
 from triforce.config import Decoding
-from triforce.drafters.adaptive import Adaptive
+from triforce.drafters.adaptive import Adaptive, Option
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.forced import Forced, Forcing
 from triforce.drafters.lookup import Lookup
@@ -16,7 +16,6 @@ from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
 from triforce.models.decoder import Decoder
 from triforce.models.rope_scaling import build_rope
-from triforce.policies import create_policy
 from triforce.runner import ModelRunner
 from triforce.speculative import Drafter
 from triforce.statistics import LevelStats
@@ -67,35 +66,33 @@ class Parts:
     def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
         """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
         d = self.decoding
-        cache = SparseCache(
-            self._cache,
-            create_policy(d.policy),
-            budget=d.budget,
-            chunk=d.chunk,
-            sinks=d.sinks,
-            recent=d.recent,
-            stride=d.stride,
-        )
-        runner = ModelRunner("sparse", self.target.model, cache)
+        runner = ModelRunner("sparse", self.target.model, SparseCache(self._cache, d))
         self.levels.append(runner.stats)
         if inner is None:
             return Cascade(runner, self.joined(NoDrafter()), _MOST_INNER)
-        drafter = self._chosen(runner.stats, d.gamma1, (inner(self), _MOST_INNER))
+        drafter = self._chosen(runner.stats, d.gamma1, Option(inner(self), _MOST_INNER))
         return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
 
-    def _chosen(self, verifier: LevelStats, depth: int | None, *drafters: tuple[Drafter, int]) -> Drafter:
-        """The last of `drafters` at a fixed depth; where that is left open, whichever of them pays, at most so deep.
+    def _chosen(self, verifier: LevelStats, depth: int | None, *options: Option) -> Drafter:
+        """The last of `options` at a fixed depth; where that is left open, whichever of them pays.
 
         What a grammar forces comes first.
         """
         if depth is not None:
-            return self.joined(drafters[-1][0])
-        forced = [(self.joined(NoDrafter()), _MOST_COPIED)] if self._grammar else []
-        return Adaptive(verifier, [*forced, *drafters])
+            return self.joined(options[-1].drafter)
+        forced = [Option(self.joined(NoDrafter()), _MOST_COPIED)] if self._grammar else []
+        return Adaptive(verifier, [*forced, *options])
 
-    def paced(self, drafter: Drafter, most: int) -> Drafter:
-        """`drafter` for the target, `gamma2` tokens at a time or, where that is left open, as many as pay."""
-        return self._chosen(self.target.stats, self.decoding.gamma2, (drafter, most))
+    def _paced(self, option: Option) -> Drafter:
+        """A drafter for the target, `gamma2` tokens at a time or, where that is left open, as many as pay."""
+        return self._chosen(self.target.stats, self.decoding.gamma2, option)
+
+    def _over_part(self, drafter: Drafter, rows: int) -> Option:
+        """A drafter of the target's own weights over `rows` of its rows.
+
+        Such a pass saves rows and nothing else: where they are half of all or more, it cannot pay to try.
+        """
+        return Option(drafter, _MOST_DRAFTED, least_length=2 * rows)
 
     def plain(self) -> Drafter:
         """Nothing drafted but what a grammar forces."""
@@ -103,22 +100,23 @@ class Parts:
 
     def copied(self) -> Drafter:
         """Prompt lookup, paced."""
-        return self.paced(self.lookup(), _MOST_COPIED)
+        return self._paced(Option(self.lookup(), _MOST_COPIED))
 
     def drafted(self) -> Drafter:
         """The small model, paced."""
-        return self.paced(self.small(), _MOST_DRAFTED)
+        small = self.small()
+        return self._paced(Option(small, _MOST_DRAFTED) if self.draft else self._over_part(small, self.decoding.slots))
 
     def retrieved(self) -> Drafter:
         """The target over its sparse cache, paced."""
-        return self.paced(self.cascade(), _MOST_DRAFTED)
+        return self._paced(self._over_part(self.cascade(), self.decoding.budget))
 
     def triforce(self) -> Drafter:
         """All levels; where depth is left open also lookup alone, which wins while the text repeats itself."""
         cascade = self.cascade(Parts.fastest)
         if self.decoding.gamma2:
             return self.joined(cascade)
-        copied, drafted = (self.lookup(), _MOST_COPIED), (cascade, _MOST_DRAFTED)
+        copied, drafted = Option(self.lookup(), _MOST_COPIED), self._over_part(cascade, self.decoding.budget)
         return self._chosen(self.target.stats, None, copied, drafted)
 
     def lookup(self) -> Lookup:

@@ -11,15 +11,17 @@ from triforce.statistics import LevelStats
 def format_generation(generation: Generation) -> str:
     """Times, rates and the table of levels, without a newline at the end."""
     times = generation.timings
-    reused = generation.prompt_tokens - times.prefill_tokens - 1  # the last token is read by the first step
-    kept = f", {reused:,} kept from before" if times.prefill_tokens and reused > 0 else ""
-    read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s"
+    kept = f", {times.reused_tokens:,} kept from before" if times.reused_tokens else ""
+    unread = generation.prompt_tokens - times.prefill_tokens - times.reused_tokens - 1
+    left = f", {unread:,} not read" if unread > 0 and not generation.completion_tokens else ""
+    rate = f"{times.prefill_tokens_per_second:.1f}/s"
+    read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s ({rate}){kept}{left}"
     decoded = f"{times.decode_tokens:,} decoded in {times.decode_seconds:.2f} s"
     stopped = "" if generation.stop_reason is None else f" at {generation.stop_reason!r}"
     return "\n".join(
         (
             f"load     {times.load_seconds:.2f} s",
-            f"prompt   {generation.prompt_tokens:,} tokens, {read} ({times.prefill_tokens_per_second:.1f}/s){kept}",
+            f"prompt   {generation.prompt_tokens:,} tokens, {read}",
             f"new      {generation.completion_tokens:,} tokens, {decoded} ({times.decode_tokens_per_second:.2f}/s)",
             f"ended    {generation.finish_reason}{stopped}",
             format_levels(generation.levels),

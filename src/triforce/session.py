@@ -52,7 +52,8 @@ class Session:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Anything that JSON can hold; it is saved, loaded and forked along. Raises `UsageError` for no dict."""
+        """Anything that JSON can hold; it is saved, loaded and forked along. As in all JSON, keys that are numbers come
+        back as texts. Raises `UsageError` for no dict."""
         return self._notes
 
     @notes.setter
@@ -224,16 +225,17 @@ def _origin(engine: Engine) -> Origin:
 
 def _check_origin(path: Path, found: Origin, ours: Origin) -> None:
     if found.fingerprint != ours.fingerprint:
-        other = "other weights or --dtype" if found.model == ours.model else f"this one is {ours.model}"
-        raise SessionError(f"{path} was made by another model ({found.model}; {other}): load that, or another file")
+        other = "other weights or another dtype" if found.model == ours.model else f"this one is {ours.model}"
+        theirs = " ".join(found.model.split())  # a foreign file may hold anything
+        raise SessionError(f"{path} was made by another model ({theirs}; {other}): load that, or another file")
     rope, own = (found.rope_scale, *found.inv_freq), (ours.rope_scale, *ours.inv_freq)
     if len(rope) != len(own) or not np.allclose(rope, own, rtol=1e-9, atol=0):
-        raise SessionError(f"{path} was made with another --rope-scaling: use that one, or another file")
+        raise SessionError(f"{path} was made with another rope scaling: use that one, or another file")
 
 
 def _check_layout(path: Path, found: RowLayout, ours: RowLayout) -> None:
     if found == ours:
         return
     theirs, own = (str(layout.planes[0].dtype).removeprefix("torch.") for layout in (found, ours))
-    remedy = f"load the model with --cache-dtype {theirs}, or use another file"
+    remedy = f"load the model with cache dtype {theirs}, or use another file"
     raise SessionError(f"{path} keeps rows in {theirs} and this engine in {own}: {remedy}")

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
@@ -78,7 +79,11 @@ def read_session(path: Path, verify: bool = True) -> tuple[Saved, FileRows]:
     All but the rows is always checked, byte by byte; rows too unless `verify` is off, which reads none of them.
     """
     try:
-        file = Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
+        file = Descriptor(os.open(path, flags))
+        kind = os.fstat(file.number).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise SessionError(f"{path} is no regular file: give a session file")
         return _Reader(path, file).read(verify)
     except FileNotFoundError:
         raise SessionError(f"{path}: no such file; check the path") from None
@@ -207,7 +212,7 @@ class _Reader:
         header, data = self._header()
         metadata = header.get("__metadata__")
         if not isinstance(metadata, dict) or metadata.get("format") != _FORMAT:
-            raise SessionError(f"{self._path} is not a session file: give one that --session or /save wrote")
+            raise SessionError(f"{self._path} is not a session file: give one that a session was saved in")
         if metadata.get("version") != _VERSION:
             found = metadata.get("version")
             raise SessionError(

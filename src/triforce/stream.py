@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import torch
 
+from triforce.checks import require
 from triforce.completion import Completion, Generation, Timings, TokenLogprobs
 from triforce.config import DEEPEST, SamplingParams
 from triforce.controls.base import Control
+from triforce.errors import shown
 from triforce.logprobs import token_logprobs
 from triforce.methods import create_drafter
 from triforce.parts import Parts
@@ -40,6 +42,7 @@ class Stream(Iterator[Completion]):
         load_seconds: float = 0.0,
         controls: Sequence[Control] = (),
     ) -> None:
+        require(on_prefill is None or callable(on_prefill), f"on_prefill is {shown(on_prefill)}: give a function")
         self._parts = parts
         self._load_seconds = load_seconds
         self._pieces = tokenizer.pieces
@@ -59,7 +62,7 @@ class Stream(Iterator[Completion]):
         self._deadline: float | None = None
         self._prefilled = self._broken = False
         self._prefill_seconds = self._decode_seconds = 0.0
-        self._prefill_tokens = 0
+        self._prefill_tokens = self._reused_tokens = 0
 
     def __next__(self) -> Completion:
         if self._broken or self._finish_reason() != "interrupted":
@@ -101,6 +104,7 @@ class Stream(Iterator[Completion]):
                 prefill_tokens=self._prefill_tokens,
                 decode_seconds=self._decode_seconds,
                 decode_tokens=len(self._tokens) - self._prompt_tokens,
+                reused_tokens=self._reused_tokens,
             ),
             levels=[replace(level) for level in self._parts.levels],
             stop_reason=given[-1].stop_reason if given else None,
@@ -128,7 +132,7 @@ class Stream(Iterator[Completion]):
         """Bring the full cache to all tokens but the last, which stays pending. May raise `_EnoughError`."""
         prompt, cache = self._tokens[:-1], self._parts.target.cache
         start = time.perf_counter()
-        held = cache.sync(prompt)
+        self._reused_tokens = held = cache.sync(prompt)
 
         def report(rows: int) -> None:
             if self._on_prefill:

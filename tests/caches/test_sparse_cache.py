@@ -28,7 +28,7 @@ from triforce.caches.base import CacheShape
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES, SparseCache
 from triforce.config import Decoding
-from triforce.policies import POLICIES, create_policy
+from triforce.policies import POLICIES
 from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds, extend
 
@@ -54,9 +54,8 @@ def new_levels(
     dtype: torch.dtype = torch.float64,
 ) -> Levels:
     full = FullCache(decoder.cache_shape, decoder.rope, capacity=8, num_queries=NUM_QUERIES + STRIDE, dtype=dtype)
-    cache = SparseCache(
-        full, create_policy(policy), budget=budget, chunk=CHUNK, sinks=SINKS, recent=recent, stride=STRIDE
-    )
+    sizes = Decoding(policy=policy, budget=budget, chunk=CHUNK, sinks=SINKS, recent=recent, stride=STRIDE)
+    cache = SparseCache(full, sizes)
     return Levels(runner_over("target", decoder, full), runner_over("sparse", decoder, cache), full, cache)
 
 
@@ -266,15 +265,7 @@ def test_at_32k_tokens_it_holds_less_than_a_twentieth_of_the_full_cache_and_does
     )
     for plane in full.planes:
         plane.fill_(1)
-    cache = SparseCache(
-        full,
-        create_policy(default.policy),
-        budget=default.budget,
-        chunk=default.chunk,
-        sinks=default.sinks,
-        recent=default.recent,
-        stride=default.stride,
-    )
+    cache = SparseCache(full, default)
     tokens = random_tokens(length)
     full.log.append(tokens[: length - 300])
     held = []

@@ -5,6 +5,7 @@ The script reads FAKE_PAUSE, the phase ("load", "prefill" or "decode") that neve
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+import pytest
 
 import triforce
 from triforce.cli import main
@@ -42,8 +45,8 @@ class FakeStream(Iterator[Completion]):
             raise StopIteration
         if position == 2:
             engine.reach("decode")
-        last = position == len(engine.words) - 1
-        self._completions.append(Completion(position, engine.words[position], "target", "length" if last else None))
+        finish = engine.finish if position == len(engine.words) - 1 else None
+        self._completions.append(Completion(position, engine.words[position], "target", finish))
         return self._completions[-1]
 
     def generation(self) -> Generation:
@@ -65,9 +68,16 @@ class FakeEngine:
     context_length = 16384
 
     def __init__(
-        self, words: tuple[str, ...] = WORDS, *, error: Exception | None = None, error_at: int = -1, endless: str = ""
+        self,
+        words: tuple[str, ...] = WORDS,
+        *,
+        error: Exception | None = None,
+        error_at: int = -1,
+        endless: str = "",
+        finish: str = "length",
     ) -> None:
         self.words = words
+        self.finish = finish
         self.error = error or ValueError("none")
         self.error_at = error_at
         self.endless = endless
@@ -109,6 +119,13 @@ class FakeEngine:
         if phase == self.endless:
             print("reached", phase, file=sys.stderr, flush=True)
             time.sleep(600)
+
+
+def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:
+    """Let standard input be `data`."""
+    stdin = io.TextIOWrapper(io.BytesIO(data))
+    stdin.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from test_cli_chat import chatting_engine
+from chatting import chatting_engine
 
 import triforce
+import triforce.session
 from triforce.cli import main
 from triforce.runner import PREFILL_ROWS, ModelRunner
 
 
 def slow_down() -> None:
-    """Stop after the first pass of a prefill, and at each token."""
+    """Stop after the first pass of a prefill, at each token, and before a file is written."""
     catch_up, steps = ModelRunner._catch_up, [0]
 
     def slowly(self: ModelRunner, tokens, num_rows, _):  # type: ignore[no-untyped-def]
@@ -33,6 +34,13 @@ def slow_down() -> None:
         return catch_up(self, tokens, num_rows, report)
 
     ModelRunner._catch_up = slowly  # type: ignore[method-assign]
+    write = triforce.session.write_session
+
+    def write_slowly(*given) -> None:  # type: ignore[no-untyped-def]
+        reach("save", 0.5)
+        write(*given)
+
+    triforce.session.write_session = write_slowly
 
 
 def reach(what: str, seconds: float) -> None:

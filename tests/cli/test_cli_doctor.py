@@ -10,8 +10,10 @@ from triforce.machine import Machine
 from triforce.native import kernels
 
 
-def machine(kernels: str | None = "avx2", attention_bandwidth: float = 20e9) -> Machine:
-    return Machine("A Processor", 2, "2.13.0", "AVX2", kernels, 25e9, 150e9, attention_bandwidth)
+def machine(
+    kernels: str | None = "avx2", attention_bandwidth: float = 20e9, one_thread: float = 80e9, busy: float = 0.1
+) -> Machine:
+    return Machine("A Processor", 2, "2.13.0", "AVX2", kernels, 25e9, 150e9, attention_bandwidth, one_thread, busy)
 
 
 def test_it_prints_every_figure_and_a_finding(
@@ -27,6 +29,14 @@ def test_it_prints_every_figure_and_a_finding(
 def test_slow_attention_and_portable_kernels_are_found() -> None:
     assert "attention reads at 20% of the copy bandwidth" in findings(machine(attention_bandwidth=5e9))[0]
     assert "none of AVX2, AVX-512 or NEON" in findings(machine("portable"))[0]
+
+
+def test_cores_that_others_use_are_found_with_their_remedy() -> None:
+    assert [line for line in findings(machine()) if "--threads" in line] == []
+    busy, shared = findings(machine(busy=1.5, one_thread=140e9))[:2]
+    assert "other programs kept about 1.5 cores busy" in busy
+    assert "2 threads multiply 1.1 times as fast as one" in shared
+    assert "--threads" in busy and "--threads" in shared
 
 
 def test_missing_kernels_are_found_with_their_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

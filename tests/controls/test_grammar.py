@@ -17,7 +17,7 @@ from tiny_engine import byte_tokenizer
 
 from triforce.config import SamplingParams
 from triforce.controls.grammar import Grammar
-from triforce.controls.guidance import Grammars, check_structure, structure_of
+from triforce.controls.guidance import Grammars, check_structure
 from triforce.errors import UsageError
 from triforce.tokens import TokenIds
 
@@ -40,7 +40,7 @@ def ids(text: str) -> list[int]:
 
 def new(**setting: Any) -> Grammar:
     params = SamplingParams(**setting)
-    return Grammar(structure_of(params) or "", GRAMMARS.matcher(params), len(PROMPT), ENDS)
+    return Grammar(params.structure or "", GRAMMARS.matcher(params), len(PROMPT), ENDS)
 
 
 def masks(grammar: Grammar, text: list[int], rows: int) -> list[set[int]]:
@@ -186,6 +186,6 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.delitem(sys.modules, "llguidance")
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(UsageError, match=r"regex needs llguidance: install it with pip install 'triforce\[grammar\]'"):
+    with pytest.raises(UsageError, match=r"regex needs llguidance: install it with pip install llguidance"):
         check_structure(SamplingParams(regex="a"))
     check_structure(SamplingParams())

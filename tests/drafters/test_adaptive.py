@@ -12,7 +12,7 @@ from torch import Tensor
 
 from triforce.config import SamplingParams
 from triforce.drafters import adaptive
-from triforce.drafters.adaptive import Adaptive, Verifier
+from triforce.drafters.adaptive import Adaptive, Option, Verifier
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.none import NoDrafter
 from triforce.sampling import Sampler, one_hot
@@ -82,21 +82,21 @@ def run(target: Counting, drafter: Adaptive, steps: int) -> int:
 def test_a_cheap_and_right_drafter_is_asked_for_all_it_may_give(clock: Clock) -> None:
     guess = Guessing(clock, 0.1)
     target = Counting(10.0, 0.01)
-    run(target, Adaptive(target.stats, [(guess, 12)]), 30)
+    run(target, Adaptive(target.stats, [Option(guess, 12)]), 30)
     assert guess.asked[-5:] == [12] * 5
 
 
 def test_rows_that_cost_as_much_as_tokens_make_drafts_short_or_none(clock: Clock) -> None:
     dear = Guessing(clock, 5.0, wrong=3)
     target = Counting(1.0, 2.0)
-    run(target, Adaptive(target.stats, [(dear, 12)]), 60)
+    run(target, Adaptive(target.stats, [Option(dear, 12)]), 60)
     assert target.rows[-20:].count(1) >= 18, "below break-even decoding is plain"
 
 
 def test_a_drafter_that_does_not_pay_is_tried_again_ever_more_rarely(clock: Clock) -> None:
     dear = Guessing(clock, 50.0)
     target = Counting(1.0, 1.0)
-    run(target, Adaptive(target.stats, [(dear, 12)]), 300)
+    run(target, Adaptive(target.stats, [Option(dear, 12)]), 300)
     first, second = sum(rows > 1 for rows in target.rows[:100]), sum(rows > 1 for rows in target.rows[200:])
     assert 0 < second < first < 12
 
@@ -104,7 +104,7 @@ def test_a_drafter_that_does_not_pay_is_tried_again_ever_more_rarely(clock: Cloc
 def test_a_drafter_that_becomes_right_is_found_again(clock: Clock) -> None:
     guess = Guessing(clock, 0.1, wrong=1)
     target = Counting(10.0, 0.5)
-    drafter = Adaptive(target.stats, [(guess, 12)])
+    drafter = Adaptive(target.stats, [Option(guess, 12)])
     tokens, sampler = PREFIX, Sampler(SamplingParams())
     for i in itertools.count():
         if i == 60:
@@ -118,10 +118,19 @@ def test_a_drafter_that_becomes_right_is_found_again(clock: Clock) -> None:
 def test_of_two_drafters_the_one_that_pays_more_is_taken(clock: Clock) -> None:
     sloppy, careful = Guessing(clock, 0.1, wrong=2), Guessing(clock, 1.0)
     target = Counting(10.0, 0.1)
-    drafter = Adaptive(target.stats, [(sloppy, 12), (careful, 12)])
+    drafter = Adaptive(target.stats, [Option(sloppy, 12), Option(careful, 12)])
     run(target, drafter, 60)
     assert drafter.stats is careful.stats
     assert careful.stats.drafted > 5 * sloppy.stats.drafted
+
+
+def test_a_drafter_that_cannot_pay_before_some_length_is_not_tried_before_it(clock: Clock) -> None:
+    guess = Guessing(clock, 0.1)
+    target = Counting(10.0, 0.01)
+    run(target, Adaptive(target.stats, [Option(guess, 12, least_length=len(PREFIX) + 20)]), 20)
+    assert (target.rows, guess.asked) == ([1] * 20, [])
+    run(target, Adaptive(target.stats, [Option(guess, 12, least_length=len(PREFIX) + 20)]), 40)
+    assert guess.asked[-1] == 12
 
 
 def test_the_cost_of_a_pass_is_fitted_to_what_was_seen() -> None:
@@ -153,7 +162,7 @@ def test_whatever_is_chosen_the_output_follows_the_targets_law(sampling: str, in
     runner = Priced("target", target().table)
     cheap = Priced("sparse", middle().table)
     drafter = Cascade(cheap, small() if inner == "small" else NoDrafter(), 2)
-    paced = Adaptive(runner.stats, [(lookup(), 3), (drafter, 4)])
+    paced = Adaptive(runner.stats, [Option(lookup(), 3), Option(drafter, 4)])
     draw = Sampler(SAMPLINGS[sampling])
     counts = count_sequences(PREFIX, 3, 1500, runner, paced, 64, draw)
     assert p_value(counts, enumerate_law(runner, PREFIX, 3, draw)) > 1e-4

@@ -11,10 +11,10 @@ from tiny_models import random_tokens, reference_logits, saved, tiny_model
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
+from triforce.config import Decoding
 from triforce.models import build_rope, load_model
 from triforce.models.decoder import Decoder
 from triforce.native import ROW_TYPES, kernels
-from triforce.policies import create_policy
 from triforce.runner import ModelRunner
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="native kernels are not built")
@@ -102,7 +102,7 @@ def test_what_native_attention_does_not_serve_goes_layer_by_layer(
 def test_a_sparse_cache_that_holds_everything_gives_the_full_caches_logits(tmp_path: Path) -> None:
     decoder = load_model(saved(tiny_model("llama", {"head_dim": 16}), tmp_path), device="cpu")
     full = cache_of(decoder, torch.float16)
-    sparse = SparseCache(full, create_policy("retrieval"), budget=128, chunk=8, sinks=16, recent=64, stride=8)
+    sparse = SparseCache(full, Decoding(budget=128, chunk=8, sinks=16, recent=64, stride=8))
     tokens = np.asarray(random_tokens(60), dtype=np.int32)
     target, middle = ModelRunner("target", decoder, full), ModelRunner("sparse", decoder, sparse)
     target.prefill(tokens[:50])

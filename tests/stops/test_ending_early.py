@@ -17,6 +17,7 @@ import triforce.stream
 from triforce import runner
 from triforce.config import Decoding, SamplingParams
 from triforce.methods import METHODS
+from triforce.report import format_generation
 
 PROMPT = "It was the best of times, it was the worst of times. " * 6  # 318 tokens
 BLOCKS = Decoding(slots=512, gamma1=4, gamma2=6)
@@ -115,10 +116,12 @@ def test_a_stream_cancelled_while_the_prompt_is_read_stops_reading() -> None:
     done = stream.generation()
     assert seen == [64, 128]
     assert (done.text, done.token_ids, done.finish_reason) == ("", [], "cancelled")
-    assert done.timings.prefill_tokens == 128
+    assert (done.timings.prefill_tokens, done.timings.reused_tokens) == (128, 0)
+    assert "128 read in" in format_generation(done) and "189 not read" in format_generation(done)
     again = engine.generate(PROMPT, SAMPLING)
     assert again.token_ids == PLAIN
-    assert again.timings.prefill_tokens == 317 - 128
+    assert (again.timings.prefill_tokens, again.timings.reused_tokens) == (317 - 128, 128)
+    assert "128 kept from before" in format_generation(again) and "not read" not in format_generation(again)
 
 
 def test_closing_a_stream_cancels_it() -> None:

@@ -17,7 +17,9 @@ from triforce.attention.rope import Rotation
 from triforce.caches.base import Rows
 from triforce.caches.full import FullCache
 from triforce.caches.memory import grown
-from triforce.policies.base import Candidates, Policy
+from triforce.config import Decoding
+from triforce.policies import create_policy
+from triforce.policies.base import Candidates
 from triforce.tokens import TokenIds, TokenLog
 
 NUM_QUERIES = 8  # recent queries that a selection is made by
@@ -26,28 +28,19 @@ _SPARE_CHUNKS = 64  # room for the means of chunks to come
 
 
 class SparseCache:
-    """`budget` rows of `source` per KV head: `sinks`, chosen chunks of `chunk` rows, `recent` last ones.
+    """`decoding.budget` rows of `source` per KV head: sinks, chunks of rows that the policy chose, and the last ones.
 
     A model's sliding window is not applied here: a drafter may see what the target cannot, and only drafts worse.
     Layout: chosen rows first (of any position, their keys rotated as in `source`), then the tail, whose positions are
     consecutive up to `length`. Rows of the tail below `_exact` are copies of the full cache's.
     """
 
-    def __init__(
-        self,
-        source: FullCache,
-        policy: Policy,
-        *,
-        budget: int,
-        chunk: int,
-        sinks: int,
-        recent: int,
-        stride: int,
-    ) -> None:
+    def __init__(self, source: FullCache, decoding: Decoding) -> None:
+        budget, stride = decoding.budget, decoding.stride
         assert source.num_queries >= NUM_QUERIES + stride, (source.num_queries, stride)
-        self._source, self._policy = source, policy
-        self._budget, self._chunk, self._stride, self._recent = budget, chunk, stride, recent
-        self._sink_chunks = -(-sinks // chunk)
+        self._source, self._policy = source, create_policy(decoding.policy)
+        self._budget, self._chunk, self._stride, self._recent = budget, decoding.chunk, stride, decoding.recent
+        self._sink_chunks = -(-decoding.sinks // decoding.chunk)
         self._rotation = Rotation(source.rope)
         self._log = TokenLog()
         self._exact = 0

@@ -1,4 +1,4 @@
-"""Runs one command and turns whatever ends it into an exit code: 0, 1 for a user's mistake, 130 for Ctrl-C."""
+"""Runs one command and turns whatever ends it into an exit code: 0, or 1 for a user's mistake."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from collections.abc import Sequence
 
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
+from triforce.cli.telling import tell
 from triforce.errors import TriForceError, UsageError
 
-INTERRUPTED = 130
 _SPINS = "10000"  # turns that an idle OpenMP thread waits before it sleeps: 0.1 ms, not some ms (docs/log.md, 17)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own). Returns the exit code; `--help` raises SystemExit."""
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own). Returns the exit code; Ctrl-C raises as it does."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read once, when PyTorch is loaded
     _never_fail_on_a_character()
     if sys.stderr is None:  # closed: `print` would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        return _run(argv)
+        return _run_command(argv)
     except TriForceError as error:
         return _complain(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         _silence()
         return 0
@@ -37,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"{named}{error.strerror or error}")
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run_command(argv: Sequence[str] | None) -> int:
     args, unknown = build_parser(COMMANDS).parse_known_args(argv)
     if unknown:
         raise UsageError(f"unknown argument {unknown[0]}: see triforce {args.command or ''} --help")
@@ -52,7 +50,7 @@ def _run(argv: Sequence[str] | None) -> int:
 def _complain(problem: object) -> int:
     """One line, however the message was wrapped."""
     with contextlib.suppress(OSError):
-        print("triforce:", " ".join(str(problem).split()), file=sys.stderr, flush=True)
+        tell(problem)
     return 1
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triforce.cli.control_options import add_control_arguments, with_controls
@@ -18,9 +19,10 @@ from triforce.cli.options import (
     sampling_from,
 )
 from triforce.cli.progress import Progress
-from triforce.cli.prompt import read_prompt
+from triforce.cli.prompt import add_file_argument, file_from, read_prompt
 from triforce.cli.session import KeptSession, add_session_argument
 from triforce.cli.stopping_options import add_stopping_arguments, with_stops
+from triforce.cli.telling import tell
 from triforce.errors import PromptError, TriForceError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ A question that begins with / is written with two of them."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what is read first, and all shared options."""
     parser.add_argument("chosen", nargs="?", metavar="MODEL", help="the model; the same as -m")
-    parser.add_argument("-f", "--file", metavar="FILE", help="a text file that is put before the first question")
+    add_file_argument(parser, "a text file that is put before the first question")
     parser.add_argument("--system", metavar="TEXT", help="the system message of a new conversation")
     add_session_argument(parser)
     add_model_arguments(parser)
@@ -59,40 +61,48 @@ def run(args: argparse.Namespace) -> int:
     if args.logprobs is not None:
         raise UsageError("--logprobs is not shown in a chat: use triforce generate --json")
     sampling, decoding = with_controls(with_stops(sampling_from(args), args), args), decoding_from(args)
-    document = read_prompt(None, args.file) if args.file else ""
+    file = file_from(args)
+    document = read_prompt(None, file) if file else ""
     engine = load_engine(args)
 
     from triforce.conversation import Conversation
     from triforce.text.chat import render_chat
 
     render_chat(engine.tokenizer, [{"role": "user", "content": "?"}])  # a model without template is refused here
-    chat = Chat(Conversation(kept.open(engine), args.system), sampling, decoding, document)
-    chat.file = args.session
+    engine.check_length(len(engine.tokenizer.encode(document)), 1)  # and a document that no question could follow
+    session = kept.open(engine, file)
+    chat = Chat(Conversation(session, args.system), sampling, decoding, document, kept)
+    kept.keep(session)
     if _at_terminal():
-        _say(f"{engine.context_length:,} tokens of context; /help shows the commands")
-    try:
-        for line in _lines():
-            if not chat.take(line):
-                break
-    finally:
-        if chat.file == args.session:  # another one was loaded and is saved by /save: it must not replace this one
-            kept.keep(chat.conversation.session)
-            kept.save()
+        tell(f"{engine.context_length:,} tokens of context; /help shows the commands")
+    kept.saving(lambda: _talk(chat, kept))
     return 0
+
+
+def _talk(chat: Chat, kept: KeptSession) -> None:
+    for line in _lines(kept):
+        if not chat.take(line):
+            break
 
 
 class Chat:
     """A conversation that takes lines: questions and commands."""
 
     def __init__(
-        self, conversation: Conversation, sampling: SamplingParams, decoding: Decoding, document: str = ""
+        self,
+        conversation: Conversation,
+        sampling: SamplingParams,
+        decoding: Decoding,
+        document: str,
+        kept: KeptSession,
     ) -> None:
         self.conversation = conversation
-        self.file: str | None = None
-        """What /save writes when it is given no name."""
+        self._kept = kept
+        self._file = kept.path  # what /save writes when it is given no name
         self._sampling = sampling
         self._decoding = decoding
-        self._document = document  # goes before the next question
+        self._document = document.rstrip("\r\n")
+        self._document_at: int | None = None  # the number of the question that it stands before, once that is asked
         self._last: Generation | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/save": self._save,
@@ -117,13 +127,14 @@ class Chat:
             elif line:
                 self._answer(line.removeprefix("/") if line.startswith("//") else line)
         except TriForceError as error:
-            _say(" ".join(str(error).split()))
+            tell(error)
         return True
 
     def _answer(self, question: str) -> None:
         """Stream the answer; Ctrl-C keeps what there is of it, or takes the question back when there is nothing."""
-        document = self._document.rstrip("\r\n")
-        whole = f"{document}\n\n{question}" if document else question
+        number = len(self.conversation)
+        due = self._document and self._document_at is None
+        whole = f"{self._document}\n\n{question}" if due else question
         with Progress("reading", "tokens") as progress:
             stream = self.conversation.ask(whole, self._sampling, self._decoding, on_prefill=progress.callback)
             try:
@@ -134,19 +145,21 @@ class Chat:
                 progress.close()
                 if not stream.generation().token_ids:
                     self.conversation.rewind()
-                    _say("stopped; the question is taken back")
+                    tell("stopped; the question is taken back")
                     return
-        self._document = ""
+        self._document_at = number if due else self._document_at
         self._last = stream.generation()
         print(flush=True)
 
     def _save(self, name: str) -> None:
-        file = name or self.file
+        file = Path(name) if name else self._file
         if file is None:
             raise UsageError("/save needs the name of a file")
+        if len(self.conversation.session) == 0:
+            raise UsageError(f"there is nothing to save in {file} yet: ask something first")
         self.conversation.session.save(file)
-        self.file = file
-        _say(f"saved {len(self.conversation.session):,} tokens in {file}")
+        self._file = file
+        tell(f"saved {len(self.conversation.session):,} tokens in {file}")
 
     def _load(self, name: str) -> None:
         from triforce.conversation import Conversation
@@ -154,17 +167,28 @@ class Chat:
         if not name:
             raise UsageError("/load needs the name of a file")
         session = self.conversation.session.engine.load_session(name)
-        self.conversation = Conversation(session, self.conversation.system)
-        self.file, self._last = name, None
-        _say(f"loaded {len(session):,} tokens from {name}")
+        conversation = Conversation(session, self.conversation.system)
+        if Path(name) == self._kept.path:
+            self._kept.keep(session)
+        else:  # which /save saves from here on: it must not replace the one that --session keeps
+            self._kept.save()
+            self._kept.keep(None)
+        self.conversation, self._file, self._last = conversation, Path(name), None
+        self._document_at = -1 if self._document_at is not None else None  # it was part of the other one
+        tell(f"loaded {len(session):,} tokens from {name}")
 
     def _rewind(self, _: str) -> None:
         self.conversation.rewind()
-        _say(f"{len(self.conversation.session):,} tokens are left")
+        self._tell_what_is_left()
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
-        _say(f"{len(self.conversation.session):,} tokens are left")
+        self._tell_what_is_left()
+
+    def _tell_what_is_left(self) -> None:
+        if self._document_at is not None and len(self.conversation) <= self._document_at:
+            self._document_at = None  # taken back with its question, it goes before the next one
+        tell(f"{len(self.conversation.session):,} tokens are left")
 
     def _stats(self, _: str) -> None:
         from triforce.report import format_generation
@@ -175,11 +199,13 @@ class Chat:
         print(f"session  {len(session):,} of {session.engine.context_length:,} tokens", file=sys.stderr, flush=True)
 
 
-def _lines() -> Iterator[str]:
+def _lines(kept: KeptSession) -> Iterator[str]:
     """Lines of standard input; at a terminal with a prompt and editing, where Ctrl-C drops the line."""
     if not _at_terminal():
         try:
-            yield from sys.stdin or ()
+            for line in sys.stdin or ():
+                kept.arm()
+                yield line
         except UnicodeDecodeError as error:
             raise PromptError(f"standard input is not UTF-8 at byte {error.start}: convert it, as with iconv") from None
         return
@@ -187,9 +213,10 @@ def _lines() -> Iterator[str]:
         import readline  # noqa: F401  # its import gives `input` a history
     with contextlib.suppress(EOFError):
         while True:
-            line = _prompted()
-            if line is not None:
-                yield line
+            kept.arm()
+            typed = _prompted()
+            if typed is not None:
+                yield typed
     print(file=sys.stderr)
 
 
@@ -204,7 +231,3 @@ def _prompted() -> str | None:
 
 def _at_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _say(text: str) -> None:
-    print("triforce:", text, file=sys.stderr, flush=True)

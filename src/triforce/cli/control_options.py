@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triforce.config import STRUCTURES, SamplingParams
+from triforce.config import SamplingParams
 from triforce.errors import UsageError
 
 
 def add_control_arguments(parser: argparse.ArgumentParser) -> None:
     """Controls that look at what came before, and forms that the text must match."""
     _add_penalties(parser.add_argument_group("controls", "docs/sampling.md defines each of them."))
-    _add_forms(parser.add_argument_group("form", "At most one; needs pip install 'triforce[grammar]'."))
+    _add_forms(parser.add_argument_group("form", "At most one; needs pip install llguidance."))
 
 
 def _add_penalties(group: argparse._ArgumentGroup) -> None:
@@ -73,7 +73,7 @@ def with_controls(params: SamplingParams, args: argparse.Namespace) -> SamplingP
         choice=tuple(args.choice),
         grammar=_read(args.grammar) if args.grammar is not None else None,
     )
-    if any(getattr(params, name) not in (None, ()) for name in STRUCTURES):
+    if params.structure is not None:
         from triforce.controls.guidance import check_structure
 
         check_structure(params)  # before a model is fetched

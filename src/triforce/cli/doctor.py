@@ -51,10 +51,21 @@ def findings(machine: Machine) -> list[str]:
     elif machine.attention_bandwidth < 0.5 * machine.copy_bandwidth:
         share = machine.attention_bandwidth / machine.copy_bandwidth
         found.append(f"attention reads at {share:.0%} of the copy bandwidth: close other programs and run this again")
+    if machine.busy_cores >= 0.5:
+        found.append(
+            f"other programs kept about {machine.busy_cores:.1f} cores busy in the last minute: close them, or "
+            "leave cores to them by fewer --threads, which is often faster then"
+        )
+    gain = machine.multiply_rate / machine.one_thread_rate
+    if machine.threads > 1 and gain < 0.7 * machine.threads:
+        found.append(
+            f"{machine.threads} threads multiply {gain:.1f} times as fast as one, their cores are shared: "
+            "compare generate --stats with fewer --threads"
+        )
     flops_per_byte = machine.multiply_rate / machine.copy_bandwidth
     free = max(1, round(flops_per_byte / 3))  # 3 query heads per KV head, 2 operations on each 2 bytes
     found.append(
         f"{flops_per_byte:.1f} operations per byte copied: with 3 query heads per KV head and float16 rows, "
-        f"verifying more than about {free} tokens at once is bound by arithmetic"
+        f"verifying more than {free} token{'s' if free > 1 else ''} or so at once is bound by arithmetic"
     )
     return found

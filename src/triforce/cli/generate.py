@@ -16,7 +16,7 @@ from triforce.cli.options import (
 )
 from triforce.cli.output import Output
 from triforce.cli.progress import Progress
-from triforce.cli.prompt import read_prompt
+from triforce.cli.prompt import add_file_argument, file_from, read_prompt
 from triforce.cli.session import KeptSession, add_session_argument
 from triforce.cli.stopping_options import add_num_argument, add_stopping_arguments, num_from, with_stops
 from triforce.errors import UsageError
@@ -34,12 +34,7 @@ SUMMARY = "continue a prompt"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The prompt, what to print, and all shared options."""
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the text to continue; - reads standard input")
-    parser.add_argument(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help="a text file (- for standard input); a PROMPT follows it after a blank line",
-    )
+    add_file_argument(parser, "a text file (- for standard input); a PROMPT follows it after a blank line")
     parser.add_argument("--chat", action="store_true", help="ask as a user, through the model's chat template")
     add_session_argument(parser)
     parser.add_argument("--stats", action="store_true", help="print times and levels to standard error at the end")
@@ -58,10 +53,7 @@ def run(args: argparse.Namespace) -> int:
     kept = KeptSession(args.session)
     if kept.path and num_from(args) > 1:
         raise UsageError("--session keeps one continuation: leave out -N")
-    try:
-        _generate_and_print(args, output, kept)
-    finally:
-        kept.save()
+    kept.saving(lambda: _generate_and_print(args, output, kept))
     return 0
 
 
@@ -84,8 +76,9 @@ def _generate(args: argparse.Namespace, output: Output, kept: KeptSession) -> No
     sampling = with_controls(with_stops(sampling_from(args), args), args)
     if args.logprobs is not None and not args.json:
         raise UsageError("--logprobs is printed as JSON only: add --json")
-    goes_on = kept.exists and args.prompt is None and args.file is None
-    prompt = None if goes_on else read_prompt(args.prompt, args.file)
+    file = file_from(args)
+    goes_on = kept.exists and args.prompt is None and file is None
+    prompt = None if goes_on else read_prompt(args.prompt, file)
     decoding = decoding_from(args)
     engine = load_engine(args)
     with Progress("reading the prompt", "tokens") as progress:
@@ -108,7 +101,7 @@ def _streams(
         return engine.streams(prompt, num_from(args), sampling, decoding, chat=args.chat, on_prefill=progress.callback)
     from triforce.conversation import Conversation
 
-    session = kept.open(engine)
+    session = kept.open(engine, file_from(args))
     if prompt is not None and args.chat:
         stream = Conversation(session).ask(prompt, sampling, decoding, on_prefill=progress.callback)
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from triforce.checks import one_of
 from triforce.cli.progress import Progress
+from triforce.cli.telling import tell
 from triforce.config import Decoding, SamplingParams
 from triforce.dtypes import check_cache_dtype, check_dtype
 from triforce.errors import UsageError
@@ -148,7 +148,7 @@ def load_engine(args: argparse.Namespace) -> Engine:
 
         RopeScaling.parse(args.rope_scaling)  # before a model is fetched
     if kernels() is None:
-        print(f"triforce: {why_missing()}; PyTorch serves, several times slower", file=sys.stderr)
+        tell(f"{why_missing()}; PyTorch serves, several times slower")
     engine = triforce.load(
         fetch_model(args.model),
         draft=fetch_model(args.draft) if args.draft else None,
@@ -158,7 +158,9 @@ def load_engine(args: argparse.Namespace) -> Engine:
         rope_scaling=args.rope_scaling,
     )
     if args.rope_scaling:
-        print(f"triforce: {args.rope_scaling} makes the context {engine.context_length:,} tokens", file=sys.stderr)
+        tell(f"{args.rope_scaling} makes the context {engine.context_length:,} tokens")
+    if args.method == "draft" and not args.draft:
+        tell(f"no --draft is given: the model drafts for itself, from its last {Decoding.slots} tokens")
     return engine
 
 
@@ -175,7 +177,10 @@ def set_threads(threads: int | None) -> None:
 
 def fetch_model(name: str) -> str:
     """The path of the model called `name`, downloaded with a bar if need be. Raises `TriForceError`."""
-    from triforce.pull import resolve_model
+    from triforce.pull import cached, known, resolve_model
 
     with Progress(f"downloading {name}", "bytes") as progress:
+        for download in known():
+            if download.name == name and progress.callback is None and not cached(name):
+                tell(f"downloading {name}, {download.archive_bytes / 1e6:.0f} MB")
         return str(resolve_model(name, progress.callback))

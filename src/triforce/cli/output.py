@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from triforce.cli.telling import tell
 from triforce.completion import Generation, Timings
 
 if TYPE_CHECKING:
@@ -63,12 +64,15 @@ class Output:
             print(json.dumps(index | generation.as_dict()), flush=True)
         elif generation.text:
             print(generation.text[self._num_shown :], flush=True)
+        elif generation.finish_reason == "stop":
+            tell(_SILENT)
         if self._stats and self._stream:
             from triforce.report import format_generation
 
             print(format_generation(generation), file=sys.stderr, flush=True)
 
 
+_SILENT = "the model ended the text at once: try --chat for a question, --ignore-eos, or a prompt that goes on"
 _NOTHING = Generation(
     text="",
     token_ids=[],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import sys
 from pathlib import Path
@@ -9,6 +10,18 @@ from pathlib import Path
 from triforce.errors import PromptError, UsageError
 
 _REMEDY = "give some text, a file with -f FILE, or - for standard input"
+
+
+def add_file_argument(parser: argparse.ArgumentParser, summary: str) -> None:
+    """-f FILE, which `file_from` reads."""
+    parser.add_argument("-f", "--file", metavar="FILE", action="append", help=summary)
+
+
+def file_from(args: argparse.Namespace) -> str | None:
+    """The one file, if there is one. Raises `UsageError` for a second, which would silently take its place."""
+    if args.file and len(args.file) > 1:
+        raise UsageError("-f is given twice: put the texts into one file, or pipe them in with -f -")
+    return args.file[0] if args.file else None
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:

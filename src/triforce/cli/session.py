@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triforce.cli.interrupts import Interrupts
+from triforce.cli.telling import tell
 from triforce.errors import SessionError
 
 if TYPE_CHECKING:
@@ -26,11 +29,17 @@ class KeptSession:
     """The session in `file`, if one was asked for. Raises `SessionError` where none could be saved."""
 
     def __init__(self, file: str | None) -> None:
+        if file == "":
+            raise SessionError("--session has an empty name: name a file for the session")
         self.path = None if file is None else Path(file)
         self._session: Session | None = None
-        if self.path and self.path.is_dir():
-            raise SessionError(f"{file} is a directory: name a file for the session")
-        if self.path and not self.path.parent.is_dir():
+        self._interrupts = Interrupts()
+        if self.path is None:
+            return
+        if self.path.exists() and not self.path.is_file():
+            what = "is a directory" if self.path.is_dir() else "is no regular file"
+            raise SessionError(f"{file} {what}: name a file for the session")
+        if not self.path.parent.is_dir():
             raise SessionError(f"{self.path.parent}: no such directory; make it, or name another file for the session")
 
     @property
@@ -38,15 +47,46 @@ class KeptSession:
         """Whether there is a file to go on with."""
         return self.path is not None and self.path.exists()
 
-    def open(self, engine: Engine) -> Session:
-        """The session in the file, or a new one. Raises `SessionError`."""
-        return engine.load_session(self.path) if self.path and self.exists else engine.session()
+    def open(self, engine: Engine, document: str | None) -> Session:
+        """The session in the file, or a new one. Raises `SessionError`.
 
-    def keep(self, session: Session) -> None:
-        """Have `save` save `session`, which went on."""
+        `document` is the file that is about to be added: told, since a command repeated as it stood would add it twice.
+        """
+        if not self.path or not self.exists:
+            return engine.session()
+        session = engine.load_session(self.path)
+        if document is not None:
+            tell(f"{self.path} goes on: {document} is added to its {len(session):,} tokens (leave out -f to only ask)")
+        return session
+
+    def keep(self, session: Session | None) -> None:
+        """Have `save` save `session`, which went on; None for nothing."""
         self._session = session
+
+    def arm(self) -> None:
+        """Let Ctrl-C end something once more within `saving`."""
+        self._interrupts.arm()
+
+    def saving(self, work: Callable[[], None]) -> None:
+        """Do `work`, and save at its end, whatever ended it and however often Ctrl-C is pressed meanwhile."""
+        if self.path is None:
+            work()
+            return
+        with self._interrupts as interrupts:
+            try:
+                try:
+                    work()
+                finally:  # twice: a Ctrl-C that is raised in here was the last that raises
+                    interrupts.hold()
+            finally:
+                self.save()
 
     def save(self) -> None:
         """Save what was read and generated, if anything is to be kept. Raises `SessionError`."""
-        if self._session is not None and self.path:
-            self._session.save(self.path, prefill=False)
+        if self._session is None or self.path is None:
+            return
+        if len(self._session) == 0:
+            if self.exists:
+                tell(f"nothing is left to save: {self.path} stays as it was")
+            return
+        self._session.save(self.path, prefill=False)

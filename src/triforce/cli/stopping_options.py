@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from triforce.checks import whole
-from triforce.config import SamplingParams
+from triforce.config import MOST_TEXTS, SamplingParams
 
 
 def add_stopping_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,4 +67,4 @@ def with_stops(sampling: SamplingParams, args: argparse.Namespace) -> SamplingPa
 
 def num_from(args: argparse.Namespace) -> int:
     """The number of texts. Raises `UsageError`."""
-    return whole("-N", args.num, 1, 2**16)
+    return whole("-N", args.num, 1, MOST_TEXTS)

@@ -12,7 +12,7 @@ from triforce.controls.bad_words import BadWords, spell
 from triforce.controls.base import Call, Control, Words
 from triforce.controls.frequency_penalty import FrequencyPenalty
 from triforce.controls.grammar import Grammar
-from triforce.controls.guidance import Grammars, structure_of
+from triforce.controls.guidance import Grammars
 from triforce.controls.logit_bias import LogitBias
 from triforce.controls.min_new_tokens import MinNewTokens
 from triforce.controls.no_repeat_ngram import NoRepeatNgram
@@ -56,13 +56,12 @@ class ControlFactory:
         controls = [
             create(params, call) for name, create in CONTROLS.items() if getattr(params, name) != getattr(_OFF, name)
         ]
-        name = structure_of(params)
-        if name is not None:
+        if params.structure is not None:
             ends = own_ends or stops or self._ends  # a caller's id ends a form if nothing else can
             if ends not in self._grammars:
                 self._grammars = dict([*self._grammars.items()][-1:])  # each has prepared a whole vocabulary
                 self._grammars[ends] = Grammars(self._words, ends)
-            controls.append(Grammar(name, self._grammars[ends].matcher(params), prompt_tokens, ends))
+            controls.append(Grammar(params.structure, self._grammars[ends].matcher(params), prompt_tokens, ends))
         return controls
 
 

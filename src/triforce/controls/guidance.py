@@ -1,4 +1,4 @@
-"""Grammars by llguidance (the extra `triforce[grammar]`): the one file that imports it.
+"""Grammars by llguidance (the extra `grammar`): the one file that imports it.
 
 Turns a setting (JSON schema, regular expression, choice, grammar) into a matcher over a tokeniser's words. Knows
 nothing of histories or logits.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from triforce.config import STRUCTURES, SamplingParams
+from triforce.config import SamplingParams
 from triforce.controls.base import Words
 from triforce.errors import UsageError
 
@@ -50,7 +50,7 @@ class Grammars:
 
     def matcher(self, params: SamplingParams) -> GuidanceMatcher:
         """A matcher at the start of the text. Raises `UsageError` for a setting that it cannot use."""
-        name = structure_of(params)
+        name = params.structure
         assert name is not None
         matcher = _library(name).LLMatcher(self._tokenizer, _grammar(name, params, self._tokenizer), log_level=0)
         return GuidanceMatcher(name, matcher, self._usable)
@@ -100,16 +100,10 @@ class GuidanceMatcher:
         raise UsageError(f"{self._name} is too complex ({reason}): simplify it, or ask for less of it")
 
 
-def structure_of(params: SamplingParams) -> str | None:
-    """Which of the settings prescribes a form."""
-    return next((name for name in STRUCTURES if getattr(params, name) not in (None, ())), None)
-
-
 def check_structure(params: SamplingParams) -> None:
     """Refuse a form that cannot be used before any model is there. Raises `UsageError`."""
-    name = structure_of(params)
-    if name is not None:
-        _grammar(name, params, None)
+    if params.structure is not None:
+        _grammar(params.structure, params, None)
 
 
 def _grammar(name: str, params: SamplingParams, tokenizer: LLTokenizer | None) -> str:
@@ -143,7 +137,7 @@ def _library(name: str) -> ModuleType:
     try:
         import llguidance
     except ImportError:
-        raise UsageError(f"{name} needs llguidance: install it with pip install 'triforce[grammar]'") from None
+        raise UsageError(f"{name} needs llguidance: install it with pip install llguidance") from None
     return llguidance
 
 

@@ -1,0 +1,1 @@
+"""What proposes tokens, a file each; `triforce.speculative` says what is asked of a drafter."""

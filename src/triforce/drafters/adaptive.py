@@ -59,10 +59,11 @@ class Verifier:
 
 @dataclass
 class Option:
-    """One drafter, what was learned of it, and the most tokens to ask of it."""
+    """One drafter, the most tokens to ask of it, the shortest sequence where it can pay, and what was learned of it."""
 
     drafter: Drafter
     most: int
+    least_length: int = 0
     accepted: float = 0.8 * _PRIOR
     tested: float = _PRIOR
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=_DRAFTS))  # seconds per drafted token
@@ -85,11 +86,11 @@ class Option:
 
 
 class Adaptive:
-    """Chooses among `drafters`, each with the most tokens to draft at once; `verifier`: the books of what verifies."""
+    """Chooses among `options`; `verifier`: the books of what verifies."""
 
-    def __init__(self, verifier: LevelStats, drafters: Sequence[tuple[Drafter, int]]) -> None:
+    def __init__(self, verifier: LevelStats, options: Sequence[Option]) -> None:
         self._verifier = Verifier(verifier)
-        self._options = [Option(drafter, most) for drafter, most in drafters]
+        self._options = list(options)
         self._chosen = self._options[-1]
         self._length = 0  # of the sequence that the last draft followed
         self._drafted: list[int] = []
@@ -102,7 +103,7 @@ class Adaptive:
     def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
         self._learn(tokens)
         draft = None
-        for option, wanted in self._plan(depth) if depth else []:
+        for option, wanted in self._plan(len(tokens), depth) if depth else []:
             start = time.perf_counter()
             draft = option.drafter.propose(tokens, wanted, sampler)
             if draft:
@@ -122,10 +123,11 @@ class Adaptive:
             accepted = next((i for i, token in enumerate(drafted) if followed[i] != token), len(drafted))
             self._chosen.observe(len(drafted), accepted)
 
-    def _plan(self, depth: int) -> list[tuple[Option, int]]:
+    def _plan(self, length: int, depth: int) -> list[tuple[Option, int]]:
         """Drafters to ask, in order, and how many tokens of each; the first one with an answer is taken."""
-        plan = [(math.inf, option, min(depth, _FIRST_DEPTH)) for option in self._options if not option.costs]
-        tried = [option for option in self._options if option.costs]
+        options = [option for option in self._options if length >= option.least_length]
+        plan = [(math.inf, option, min(depth, _FIRST_DEPTH)) for option in options if not option.costs]
+        tried = [option for option in options if option.costs]
         if self._verifier.is_known:
             a, b = self._verifier.fit()
             plain = 1 / (a + b)

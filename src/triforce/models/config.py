@@ -44,7 +44,7 @@ class RopeScaling:
         if kind not in CHOSEN_KINDS or not 1.0 <= factor <= MOST_STRETCH:
             forms = ", ".join(f"{name}:FACTOR" for name in CHOSEN_KINDS)
             raise UsageError(
-                f"--rope-scaling {shown(text)}: use {forms} with a factor from 1 to {MOST_STRETCH:g}, or none"
+                f"rope scaling {shown(text)}: use {forms} with a factor from 1 to {MOST_STRETCH:g}, or none"
             )
         return cls(kind, factor)
 
@@ -90,7 +90,7 @@ class ModelConfig:
             return replace(self, rope_scaling=None, max_position=self.original_max_position)
         own = self.rope_scaling
         if own is not None and own.kind != scaling.kind:
-            asked = f"--rope-scaling {scaling.kind}:{scaling.factor:g}"
+            asked = f"rope scaling {scaling.kind}:{scaling.factor:g}"
             raise UsageError(f"{asked}: the model has a {own.kind} scaling of its own, leave the option out")
         longest = int(self.original_max_position * scaling.factor)
         return replace(self, rope_scaling=scaling, max_position=longest)

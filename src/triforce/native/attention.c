@@ -6,6 +6,7 @@
 
 #include "drivers.h"
 #include "int8.h"
+#include "queries.h"
 #include "simd.h"
 #include "threads.h"
 
@@ -40,17 +41,11 @@ static plan plan_of(const attend_args *a) {
     };
 }
 
-// The query rows of a KV head lie together, token by token: [kv_heads, n * group, dim], scaled so that scores are to base 2.
-static void gather_queries(const attend_args *a, float *q) {
-    const int group = a->heads / a->kv_heads, width = group * a->dim;
-    const float scale = LOG2_E / sqrtf((float)a->dim);
+// [kv_heads, n * group, dim]
+static void gather_all(const attend_args *a, float *q) {
+    const int64_t size = (int64_t)a->n * (a->heads / a->kv_heads) * a->dim;
 #pragma omp parallel for if (a->n > FEW)
-    for (int token = 0; token < a->n; token++)
-        for (int head = 0; head < a->kv_heads; head++) {
-            const float *from = a->q + (int64_t)token * a->heads * a->dim + head * width;
-            float *to = q + ((int64_t)head * a->n + token) * width;
-            for (int i = 0; i < width; i++) to[i] = from[i] * scale;
-        }
+    for (int head = 0; head < a->kv_heads; head++) gather_queries(a->q, a->n, a->heads, a->kv_heads, a->dim, head, q + size * head);
 }
 
 static void attend_task(const attend_args *a, const plan *p, const float *q, int task, float *scratch, float *part) {
@@ -132,7 +127,7 @@ API int triforce_attend(const attend_args *a) {
     float *scratch = workspace(threads * scratch_size + q_size + tasks * p.part);  // first, one for each thread
     if (!scratch) return -1;
     float *q = scratch + threads * scratch_size, *parts = q + q_size;
-    gather_queries(a, q);
+    gather_all(a, q);
     // Neighbours for one thread, which then reads one stream; not all at once, so that a late thread is helped
     const int together = p.tiles > 1 || tasks < 8 * threads ? 1 : tasks / (4 * threads);
 #pragma omp parallel for schedule(dynamic, together)

@@ -6,18 +6,12 @@
 
 #include "drivers.h"
 #include "int8.h"
+#include "queries.h"
 #include "threads.h"
 
-// The queries of KV head `head` of a layer, [n * group, dim], scaled so that scores are to base 2.
-static void gather_queries(const score_args *a, int layer, int head, float *to) {
-    const int group = a->heads / a->kv_heads, width = group * a->dim;
-    const float *from = a->q + ((int64_t)layer * a->n * a->heads + head * group) * a->dim, scale = LOG2_E / sqrtf((float)a->dim);
-    for (int token = 0; token < a->n; token++)
-        for (int i = 0; i < width; i++) to[token * width + i] = from[(int64_t)token * a->heads * a->dim + i] * scale;
-}
-
 static void score_head(const score_args *a, int task, float *queries, float *scratch) {
-    gather_queries(a, task / a->kv_heads, task % a->kv_heads, queries);
+    const float *layer = a->q + (int64_t)(task / a->kv_heads) * a->n * a->heads * a->dim;
+    gather_queries(layer, a->n, a->heads, a->kv_heads, a->dim, task % a->kv_heads, queries);
     const score_job job = {
         .q = queries,
         .means = a->means + a->mean_stride * a->dim * task,

@@ -36,7 +36,9 @@ def resolve_model(model: str | os.PathLike[str], on_progress: Progress | None = 
         return pull(name, on_progress)
     path = Path(os.path.expanduser(name))
     try:
-        if (name and path.is_dir()) or (path.suffix == ".gguf" and path.is_file()):
+        if name and path.is_dir():
+            return _inside(path)
+        if path.suffix == ".gguf" and path.is_file():
             return path
         is_other = name != "" and path.exists()
     except OSError:  # a name that is too long
@@ -46,6 +48,14 @@ def resolve_model(model: str | os.PathLike[str], on_progress: Progress | None = 
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _from_hub(name, show_progress=on_progress is not None)
     raise ModelError(f"there is no model {shown(name)}; give {accepted}")
+
+
+def _inside(folder: Path) -> Path:
+    """The model that `folder` is, or the one GGUF file that it holds in place of one. Raises `ModelError`."""
+    files = [] if (folder / "config.json").exists() else sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise ModelError(f"{folder} holds {len(files)} GGUF files: name one of them, as {files[0]}")
+    return files[0] if files else folder
 
 
 def _from_hub(repo: str, show_progress: bool) -> Path:

@@ -1,0 +1,54 @@
+"""Engines in place of all models: one that says fixed words, and a small random one that chats."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chatting import OPTIONS, chatting_engine
+from fake_engine import FakeEngine
+
+import triforce
+from triforce.cli import main
+from triforce.engine import Engine
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine that every model name stands for."""
+    engine = chatting_engine()
+    monkeypatch.setattr(triforce, "load", lambda *_, **__: engine, raising=False)
+    monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
+    return engine
+
+
+Chat = Callable[..., tuple[list[str], str]]
+Install = Callable[[FakeEngine], FakeEngine]
+
+
+@pytest.fixture
+def chat(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
+    """Runs `triforce chat` over lines; the answers, and what standard error says."""
+    del engine  # every model name stands for it
+
+    def run(*lines: str, options: tuple[str, ...] = ()) -> tuple[list[str], str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+        assert main(["chat", "any", *OPTIONS, *options]) == 0
+        out, err = capsys.readouterr()
+        return out.split("\n")[:-1], err
+
+    return run
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts an engine in place of all models, which then need not exist."""
+
+    def put(engine: FakeEngine) -> FakeEngine:
+        monkeypatch.setattr(triforce, "load", engine.load, raising=False)
+        monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path("models", name))
+        return engine
+
+    return put
