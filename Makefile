@@ -38,7 +38,7 @@ sanitize:
 
 # And the kernels' tests under AddressSanitizer and UBSan. Takes minutes.
 sanitize-tests: $(VENV)/installed-dev
-	PYTHON=$(BIN)/python tests/native/sanitize.sh $(SECONDS) tests/test_native.py tests/models/test_native_pass.py
+	PYTHON=$(BIN)/python tests/native/sanitize.sh $(SECONDS) tests/native tests/models/test_native_pass.py
 
 clean:
 	rm -f src/triforce/native/_kernels*

@@ -2,7 +2,7 @@
 # Fuzzes the native kernels under AddressSanitizer with UBSan, then under ThreadSanitizer. Needs GCC, nothing else.
 #
 #     tests/native/sanitize.sh [SECONDS]          seconds of each fuzz, 20 by default; compiling takes about a minute
-#     PYTHON=.venv/bin/python tests/native/sanitize.sh 20 tests/test_native.py ...    then these tests under ASan too
+#     PYTHON=.venv/bin/python tests/native/sanitize.sh 20 tests/native ...    then these tests under ASan too
 #
 # The kernels are compiled once, as the portable variant with this processor's own instructions. Each sanitizer must first
 # find a fault that is planted for it.

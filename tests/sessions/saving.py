@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from tiny_engine import tiny_engine
 
 
