@@ -92,13 +92,13 @@ class Guidance:
 
         tokens_by_bytes = {token: i for i, token in enumerate(tokens)}
         self._matcher_of = llguidance.LLMatcher
-        self._tokenizer = llguidance.LLTokenizer(Words())
+        self._tokenizer = llguidance.LLTokenizer(Words())  # type: ignore[arg-type]
         self._bits = np.zeros(-(-len(tokens) // 32), dtype=np.uint32)
 
     def compile(self, kind: str, grammar: str) -> None:
         spaces = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
         if kind == "json":
-            text = self._matcher_of.grammar_from_json_schema(grammar, overrides=spaces)
+            text = self._matcher_of.grammar_from_json_schema(grammar, overrides=spaces)  # type: ignore[arg-type]
         else:
             text = self._matcher_of.grammar_from_regex(grammar)
         self._matcher = self._matcher_of(self._tokenizer, text)

@@ -24,6 +24,7 @@ from measuring import Copy, Product, Target, finish, in_turn, spread
 import triforce
 from triforce.caches.full import FullCache
 from triforce.models.decoder import Decoder
+from triforce.models.matrix import FiledMatrix
 from triforce.models.rope_scaling import build_rope
 from triforce.native import Kernels, kernels
 
@@ -119,8 +120,9 @@ def _weights_pass(model: Decoder, n: int) -> Kernel:
         assert hidden is not None
         model.logits(hidden)
 
-    matrices = [matrix for layer in weights.layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    matrices.append(weights.head)
+    every = [matrix for layer in weights.layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    matrices = [matrix for matrix in (*every, weights.head) if isinstance(matrix, FiledMatrix)]
+    assert len(matrices) == len(every) + 1, "the weights are not as filed"
     num_bytes = sum(part.weights.nbytes for matrix in matrices for part in matrix.parts)
     return Kernel(work, num_bytes, 2 * n * sum(matrix.out * matrix.width for matrix in matrices))
 

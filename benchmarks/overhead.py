@@ -15,6 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,8 @@ def _passes(runner: ModelRunner, tokens: TokenIds, n: int, runs: int) -> tuple[l
     native = kernels()
     assert native is not None, "native kernels are not built: install a C compiler, then triforce again"
     library = native._library
-    timed = native._library = TimedLibrary(library)
+    timed = TimedLibrary(library)
+    native._library = timed  # type: ignore[assignment]
     inside: list[float] = []
 
     def work() -> None:
@@ -101,6 +103,10 @@ def _passes(runner: ModelRunner, tokens: TokenIds, n: int, runs: int) -> tuple[l
     return whole, inside[-runs:]
 
 
+def _draw(sampler: Sampler, logits: Tensor, tokens: TokenIds) -> object:
+    return sampler.draw(sampler.laws(logits, tokens)[0])
+
+
 def _sampling(
     runner: ModelRunner, tokens: TokenIds, real: Tensor, runs: int
 ) -> tuple[list[dict[str, Any]], list[Target]]:
@@ -109,7 +115,7 @@ def _sampling(
     works: dict[str, Callable[[], object]] = {"pass": lambda: runner.logits(tokens, 1)}
     for logits in (real, _stretched(real, LARGE_VOCABULARY)):
         for name, sampler in samplers.items():
-            works[f"{name}, {logits.shape[1]:,} words"] = lambda s=sampler, x=logits: s.draw(s.laws(x, tokens)[0])
+            works[f"{name}, {logits.shape[1]:,} words"] = partial(_draw, sampler, logits, tokens)
     seconds = in_turn(works, runs, warm_up=8)
     rows, targets = [], []
     whole = statistics.median(seconds.pop("pass"))

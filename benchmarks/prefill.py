@@ -14,6 +14,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,10 @@ def main() -> None:
 
 @torch.inference_mode()
 def _measure(engine: Engine, theirs: LlamaForCausalLM, prompt: list[int], repeats: int) -> dict[str, Any]:
-    work = {"ours": lambda: _ours(engine, prompt), "transformers": lambda: _theirs(theirs, prompt)}
+    work: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: _ours(engine, prompt),
+        "transformers": lambda: _theirs(theirs, prompt),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in work}
     rates, logits = [], {}
     for turn in range(repeats + 1):  # the first turn is not counted

@@ -28,7 +28,7 @@ def random_rows(model: Decoder, length: int, dtype: torch.dtype = torch.float16)
 
     def filled() -> Tensor:
         rows = torch.empty(shape, dtype=dtype)
-        for part in rows.view(-1).split(len(block) - 1):  # an odd period, so that rows do not repeat as such
+        for part in torch.split(rows.view(-1), len(block) - 1):  # an odd period, so that rows do not repeat as such
             part.copy_(block[: len(part)])
         return rows
 

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,9 +101,9 @@ def _measure(
 ) -> dict[str, Any]:
     theirs = {name: Theirs(model, prompt) for name, model in models.items()}
     works: dict[str, Callable[[], Run]] = {
-        method: lambda method=method: _ours(engine, prompt, method, args.new) for method in ("ar", *args.methods)
+        method: partial(_ours, engine, prompt, method, args.new) for method in ("ar", *args.methods)
     }
-    works |= {name: lambda name=name: theirs[name](args.new) for name in theirs}
+    works |= {name: partial(run, args.new) for name, run in theirs.items()}
     works["float32 lookup"] = lambda: theirs["float32"](args.new, args.lookup)
     runs: dict[str, list[Run]] = {name: [] for name in works}
     for _ in range(args.repeats):
