@@ -3,7 +3,7 @@
     python benchmarks/grammar.py --vocabulary qwen.tiktoken
 
 The vocabularies are SmolLM2's (49,152 tokens, fetched by `triforce pull`) and, if given, one in tiktoken's format (a
-base64 token and its rank per line). llguidance is what `triforce[grammar]` installs; xgrammar is measured where it is
+base64 token and its rank per line). llguidance is what the extra `grammar` installs; xgrammar is measured where it is
 installed. The last line is JSON.
 """
 

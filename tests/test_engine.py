@@ -65,6 +65,12 @@ def test_rows_are_left_out_only_where_there_are_twice_as_many_as_are_kept(method
     assert passes[0] == 0 < passes[1]
 
 
+def test_a_draft_model_drafts_after_short_texts_too() -> None:
+    free = decoding("triforce", gamma1=None, gamma2=None)
+    done = tiny_engine(draft_seed=1).generate([1] * 100, SamplingParams(max_new_tokens=20), free)
+    assert {level.name: level.passes for level in done.levels}["draft"] > 0
+
+
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_seed_repeats_a_text_though_depths_are_left_to_the_clock(method: str) -> None:
     sampling, free = SamplingParams(temperature=0.8, seed=7, max_new_tokens=40), decoding(method, gamma2=None)

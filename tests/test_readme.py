@@ -114,8 +114,8 @@ def test_the_commands_of_sessions_run_one_after_the_other(
     for words in lines:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Who?\nWhy?\n/rewind\n/stats\n")))
         assert main([*words, "-n", "4"]) == 0, capsys.readouterr().err
-    assert len(lines) == 5
-    assert {path.name for path in Path().glob("*.session")} == {"book.session", "talk.session"}
+    assert len(lines) == 6
+    assert {path.name for path in Path().glob("*.session")} == {"book.session", "tale.session", "talk.session"}
 
 
 def test_every_make_target_exists() -> None:

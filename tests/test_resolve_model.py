@@ -27,6 +27,8 @@ def test_a_known_model_resolves_to_its_cached_file(monkeypatch: pytest.MonkeyPat
 
 def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
+    (tmp_path / "._model.gguf").touch()
+    (tmp_path / "folder.gguf").mkdir()
     assert resolve_model(tmp_path) == tmp_path / "model.gguf"
     (tmp_path / "other.gguf").touch()
     with pytest.raises(ModelError, match=r"holds 2 GGUF files: name one of them, as .*model\.gguf"):

@@ -155,7 +155,7 @@ def test_a_path_that_no_file_can_have_is_refused(engine: Engine, wrong: Any) -> 
 
 def test_a_directory_is_no_file(engine: Engine, tmp_path: Path) -> None:
     refused(SessionError, "it is a directory", engine.session("abc").save, tmp_path)
-    refused(SessionError, "it is a directory", engine.load_session, tmp_path)
+    refused(SessionError, "is a directory: give a session file", engine.load_session, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -275,7 +275,7 @@ def test_settings_are_checked_before_a_model_is_looked_for() -> None:
 
 @pytest.mark.parametrize("wrong", [True, 0, "print", [print]])
 def test_who_hears_of_the_reading_is_a_function(engine: Engine, wrong: Any) -> None:
-    for stream in (partial(engine.stream, "Once"), engine.session("Once").stream):
+    for stream in (partial(engine.stream, "Once"), engine.session("Once").stream, engine.session("Once").prefill):
         refused(UsageError, "^on_prefill is .*: give a function", stream, on_prefill=wrong)
 
 

@@ -7,6 +7,7 @@ for completion in engine.stream(prompt):
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ _ON_FIRST_USE = {
     "load": "engine",
 }
 """Names by module: what needs PyTorch is imported on first use, so that the command line answers `--help` at once."""
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Turns that an idle OpenMP thread waits before it sleeps: 0.1 ms, not some ms, in which a busy machine loses nine
+    # tenths of its speed (docs/log.md, 17). Read once, when PyTorch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def __getattr__(name: str) -> Any:

@@ -57,6 +57,11 @@ def text(name: str, value: object, remedy: str) -> None:
     require(is_unicode, f"{name} is {shown(value)}: use valid Unicode")
 
 
+def listener(name: str, value: object) -> None:
+    """A function, or None."""
+    require(value is None or callable(value), f"{name} is {shown(value)}: give a function")
+
+
 def chosen(name: str, value: object, kind: type[Kind]) -> Kind:
     """Settings of one `kind`, its defaults for None."""
     if value is None:

@@ -46,7 +46,7 @@ class Completion:
 class Timings:
     """Seconds spent loading, reading the prompt and decoding, and tokens: read now, kept from before, decoded.
 
-    The prompt's last token is read by the first step; others are missing where the time ran out."""
+    The prompt's last token is read by the first step; others are missing where reading was ended early."""
 
     load_seconds: float
     prefill_seconds: float

@@ -15,8 +15,9 @@ from triforce.errors import UsageError, shown
 if TYPE_CHECKING:
     from triforce.tokens import TokenIds
 
-MOST = 2**24  # tokens or rows: above any context
+MOST_TOKENS = 2**24  # tokens or rows: above any context
 MOST_TEXTS = 2**16  # after one prompt
+SEEDS = 2**63
 DEEPEST = 64  # tokens drafted at once: as many as the native kernels verify in one pass
 _GAMMA1, _GAMMA2 = 4, 4  # depths where the clock must not choose them
 _COLDEST = 1e-37  # the least temperature that logits can be divided by
@@ -81,11 +82,11 @@ class SamplingParams:
         )
         number("top_p", self.top_p, 0.0, 1.0)
         require(self.top_p > 0.0, f"top_p is {self.top_p}: use a number above 0 and at most 1")
-        _settle(self, "top_k", 0, MOST)
+        _settle(self, "top_k", 0, MOST_TOKENS)
         number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            _settle(self, "seed", 0, 2**63 - 1)
-        _settle(self, "max_new_tokens", 1, MOST)
+            _settle(self, "seed", 0, SEEDS - 1)
+        _settle(self, "max_new_tokens", 1, MOST_TOKENS)
         self._check_stops()
         self._check_controls()
         self._check_structure()
@@ -97,7 +98,7 @@ class SamplingParams:
 
     def seeded(self, index: int) -> SamplingParams:
         """The settings of text number `index` of several: another seed, where there is one."""
-        return self if self.seed is None else replace(self, seed=(self.seed + index) % 2**63)
+        return self if self.seed is None else replace(self, seed=(self.seed + index) % SEEDS)
 
     def _structures(self) -> list[str]:
         return [name for name in _STRUCTURES if getattr(self, name) not in (None, ())]
@@ -109,7 +110,7 @@ class SamplingParams:
         for stop in self.stop:
             text("a text of stop", stop, "give texts of at least one character")
         for token_id in self.stop_token_ids:
-            whole("an id of stop_token_ids", token_id, 0, MOST)
+            whole("an id of stop_token_ids", token_id, 0, MOST_TOKENS)
         for criterion in self.criteria:
             require(callable(criterion), f"criteria holds {shown(criterion)}: use functions of the token ids")
         require(isinstance(self.include_stop, bool), f"include_stop is {shown(self.include_stop)}: use True or False")
@@ -120,7 +121,7 @@ class SamplingParams:
         if self.logprobs is not None:
             alternatives = "use a number of alternatives, 0 for the chosen token alone"
             require(not isinstance(self.logprobs, bool), f"logprobs is {self.logprobs}: {alternatives}")
-            _settle(self, "logprobs", 0, MOST)
+            _settle(self, "logprobs", 0, MOST_TOKENS)
 
     def _check_controls(self) -> None:
         """Ranges of the controls; what came as a list or mapping is kept as tuples, so that nobody changes it later."""
@@ -129,8 +130,8 @@ class SamplingParams:
         number("repetition_penalty", self.repetition_penalty, 1e-6, _HEAVIEST)
         number("presence_penalty", self.presence_penalty, -_HEAVIEST, _HEAVIEST)
         number("frequency_penalty", self.frequency_penalty, -_HEAVIEST, _HEAVIEST)
-        _settle(self, "no_repeat_ngram_size", 0, MOST)
-        _settle(self, "min_new_tokens", 0, MOST)
+        _settle(self, "no_repeat_ngram_size", 0, MOST_TOKENS)
+        _settle(self, "min_new_tokens", 0, MOST_TOKENS)
         require(
             self.min_new_tokens <= self.max_new_tokens,
             f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens {self.max_new_tokens}: lower it",
@@ -182,12 +183,12 @@ class Decoding:
         for name in ("gamma1", "gamma2"):
             if getattr(self, name) is not None:
                 _settle(self, name, 1, DEEPEST)
-        _settle(self, "chunk", 1, MOST)
-        _settle(self, "sinks", 0, MOST)
-        _settle(self, "recent", 1, MOST)
+        _settle(self, "chunk", 1, MOST_TOKENS)
+        _settle(self, "sinks", 0, MOST_TOKENS)
+        _settle(self, "recent", 1, MOST_TOKENS)
         _settle(self, "stride", 1, 4096)
         least = self.sinks + self.recent + 2 * self.chunk
-        _settle(self, "budget", 1, MOST)
+        _settle(self, "budget", 1, MOST_TOKENS)
         require(
             self.budget >= least,
             f"budget is {self.budget} rows, too few for sinks, recent window and chunks: use at least {least}",
@@ -204,7 +205,7 @@ def _biases(given: object) -> tuple[tuple[int, float], ...]:
     for pair in pairs:
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise UsageError(f"logit_bias has {shown(pair)}: give a mapping of ids to numbers")
-        whole("a token id of logit_bias", pair[0], 0, MOST)
+        whole("a token id of logit_bias", pair[0], 0, MOST_TOKENS)
         if not isinstance(pair[1], Real) or pair[1] != -math.inf:  # which bans the token
             number(f"the logit_bias of token {pair[0]}", pair[1], -_HEAVIEST, _HEAVIEST)
     return tuple((int(token), float(bias)) for token, bias in pairs)
@@ -216,7 +217,7 @@ def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
     for word in listed("bad_words", given):
         if not isinstance(word, str):
             ids = listed("a word of bad_words", word, "give a text, or a list of token ids")
-            word = tuple(whole("a token id of bad_words", token, 0, MOST) for token in ids)
+            word = tuple(whole("a token id of bad_words", token, 0, MOST_TOKENS) for token in ids)
         require(len(word) > 0, "bad_words has an empty word: leave it out")
         if isinstance(word, str):
             text("a word of bad_words", word, "give some text")

@@ -99,24 +99,28 @@ class Conversation:
         if 0 < room < sampling.max_new_tokens:
             least = min(sampling.min_new_tokens, room)
             sampling = replace(sampling, max_new_tokens=room, min_new_tokens=least)
+        turns = self._turns
+        told = [*turns[:-1], replace(turns[-1], answer=messages[-1]["content"])] if turns else []
         try:
             self.session.replace(ids)
             stream = self.session.stream(sampling, decoding, on_prefill=on_prefill)
+            self._turns = [*told, Turn(question, len(before), len(ids), before=None if kept else before)]
+            self._note()
         except BaseException:  # an interruption too
+            self._turns = turns
             self.session.replace(before)
+            if _KEY in self.session.notes:
+                self._note()
             raise
-        if self._turns and self._turns[-1].answer is None:
-            self._turns[-1] = replace(self._turns[-1], answer=messages[-1]["content"])
-        self._turns.append(Turn(question, len(before), len(ids), before=None if kept else before))
-        self._note()
         return stream
 
     def rewind(self) -> None:
         """Take back the last question and its answer. Raises `PromptError` when there is none."""
         if not self._turns:
             raise PromptError("there is no question to take back")
-        turn = self._turns.pop()
+        turn = self._turns[-1]
         self.session.replace(self.session.tokens[: turn.start] if turn.before is None else turn.before)
+        self._turns = self._turns[:-1]
         self._note()
 
     def clear(self) -> None:

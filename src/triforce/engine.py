@@ -195,7 +195,8 @@ class Engine:
         if ids is None:
             raise PromptError(f"the prompt is {wrong}")
         if len(ids) > 0 and (ids.min() < 0 or ids.max() >= self.target.config.vocab_size):
-            raise PromptError(f"the prompt has a token id outside 0..{self.target.config.vocab_size - 1}")
+            most = self.target.config.vocab_size - 1
+            raise PromptError(f"the prompt has a token id outside 0..{most}: use ids of this model's tokenizer")
         return ids.astype(np.int32)
 
     def check_length(self, prompt_tokens: int, new_tokens: int) -> None:

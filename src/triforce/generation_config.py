@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from triforce.checks import listed, whole
-from triforce.config import MOST, SamplingParams
+from triforce.config import MOST_TEXTS, MOST_TOKENS, SamplingParams
 from triforce.errors import ModelError, UsageError, shown
 
 NEW_TOKENS = 20  # without any limit: as transformers does
@@ -131,7 +131,7 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(fields.get("do_sample"), (bool, type(None))):
         raise UsageError(f"do_sample is {shown(fields['do_sample'])}: use True or False")
     if fields.get("pad_token_id") is not None:
-        fields["pad_token_id"] = whole("pad_token_id", fields["pad_token_id"], 0, MOST)
+        fields["pad_token_id"] = whole("pad_token_id", fields["pad_token_id"], 0, MOST_TOKENS)
     if not fields.get("do_sample"):
         for name, neutral in _SAMPLING_ONLY.items():
             value = given.get(name)
@@ -175,7 +175,7 @@ def _is_one_of(value: object, others: Iterable[object]) -> bool:
 
 def num_texts(fields: Mapping[str, Any]) -> int:
     """How many texts follow each prompt. Raises `UsageError`."""
-    return whole("num_return_sequences", _or(fields.get("num_return_sequences"), 1), 1, MOST)
+    return whole("num_return_sequences", _or(fields.get("num_return_sequences"), 1), 1, MOST_TEXTS)
 
 
 def end_ids(fields: Mapping[str, Any]) -> list[int] | None:
@@ -194,7 +194,7 @@ def _new_tokens(fields: Mapping[str, Any], prompt_tokens: int) -> Any:
     longest = fields.get("max_length")
     if longest is None:
         return NEW_TOKENS
-    longest = whole("max_length", longest, 1, MOST)
+    longest = whole("max_length", longest, 1, MOST_TOKENS)
     if longest <= prompt_tokens:
         raise UsageError(f"max_length is {longest}, and the prompt has {prompt_tokens} tokens: use max_new_tokens")
     return longest - prompt_tokens
@@ -204,7 +204,7 @@ def _least(fields: Mapping[str, Any], prompt_tokens: int, most: Any) -> Any:
     """`min_new_tokens` before `min_length`, which counts the prompt too."""
     if fields.get("min_new_tokens") is not None or fields.get("min_length") is None:
         return _or(fields.get("min_new_tokens"), 0)
-    shortest = whole("min_length", fields["min_length"], 0, MOST)
+    shortest = whole("min_length", fields["min_length"], 0, MOST_TOKENS)
     least = max(shortest - prompt_tokens, 0)
     if isinstance(most, int) and least > most:
         longest = prompt_tokens + most

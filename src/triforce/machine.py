@@ -31,13 +31,13 @@ class Machine:
     multiply_rate: float
     attention_bandwidth: float  # bytes of float16 keys and values read per second by one query
     one_thread_rate: float  # as `multiply_rate`, of one thread
-    busy_cores: float  # that other work kept busy in the minute before; 0 where the system does not say
+    load: float  # tasks that ran or waited in the last minute, on average, our own among them; 0 where it is unknown
 
 
 def measure() -> Machine:
     """Measure for about two seconds."""
     native = kernels()
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # first: the measurements are load themselves
+    load = _load()  # first: the measurements are load themselves
     return Machine(
         processor=_processor(),
         threads=torch.get_num_threads(),
@@ -48,7 +48,7 @@ def measure() -> Machine:
         multiply_rate=multiply_rate(),
         attention_bandwidth=attention_bandwidth(),
         one_thread_rate=one_thread_rate(),
-        busy_cores=busy,
+        load=load,
     )
 
 
@@ -64,6 +64,13 @@ def multiply_rate(size: int = 1024) -> float:
     a = torch.randn(size, size)
     seconds = median_seconds(lambda: a @ a)
     return 2.0 * size * size * size / seconds
+
+
+def _load() -> float:
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # no such thing on Windows
+        return 0.0
 
 
 def one_thread_rate() -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from triforce.checks import chosen
-from triforce.config import Decoding, SamplingParams
+from triforce.config import SEEDS, Decoding, SamplingParams
 from triforce.controls.processors import refuse_counting
 from triforce.engine import Engine, load
 from triforce.errors import UsageError, shown
@@ -115,7 +115,7 @@ class TriForceModel:
         num = num_texts(settings)
         _check_streamer(streamer, len(prompts.rows) * num)
         if seed is None and settings.get("do_sample"):
-            seed = int(torch.randint(2**63 - 1, ()))
+            seed = int(torch.randint(SEEDS - 1, ()))
         sampling = sampling_params(settings, input_ids.shape[1], seed)
         own = _for_each_row(
             sampling,

@@ -90,9 +90,9 @@ class Parts:
     def _over_part(self, drafter: Drafter, rows: int) -> Option:
         """A drafter of the target's own weights over `rows` of its rows.
 
-        Such a pass saves rows and nothing else: where they are half of all or more, it cannot pay to try.
+        Such passes save rows and nothing else: where they keep half of all or more, they cannot pay.
         """
-        return Option(drafter, _MOST_DRAFTED, least_length=2 * rows)
+        return Option(drafter, _MOST_DRAFTED, least_length=2 * rows + 1)
 
     def plain(self) -> Drafter:
         """Nothing drafted but what a grammar forces."""
@@ -116,8 +116,8 @@ class Parts:
         cascade = self.cascade(Parts.fastest)
         if self.decoding.gamma2:
             return self.joined(cascade)
-        copied, drafted = Option(self.lookup(), _MOST_COPIED), self._over_part(cascade, self.decoding.budget)
-        return self._chosen(self.target.stats, None, copied, drafted)
+        drafted = Option(cascade, _MOST_DRAFTED) if self.draft else self._over_part(cascade, self.decoding.budget)
+        return self._chosen(self.target.stats, None, Option(self.lookup(), _MOST_COPIED), drafted)
 
     def lookup(self) -> Lookup:
         """Prompt lookup, one for all levels."""

@@ -14,8 +14,8 @@ def format_generation(generation: Generation) -> str:
     kept = f", {times.reused_tokens:,} kept from before" if times.reused_tokens else ""
     unread = generation.prompt_tokens - times.prefill_tokens - times.reused_tokens - 1
     left = f", {unread:,} not read" if unread > 0 and not generation.completion_tokens else ""
-    rate = f"{times.prefill_tokens_per_second:.1f}/s"
-    read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s ({rate}){kept}{left}"
+    rate = f" ({times.prefill_tokens_per_second:.1f}/s)" if times.prefill_tokens else ""
+    read = f"{times.prefill_tokens:,} read in {times.prefill_seconds:.2f} s{rate}{kept}{left}"
     decoded = f"{times.decode_tokens:,} decoded in {times.decode_seconds:.2f} s"
     stopped = "" if generation.stop_reason is None else f" at {generation.stop_reason!r}"
     return "\n".join(

@@ -18,7 +18,7 @@ from triforce.caches.full import FullCache, row_layout
 from triforce.caches.mapped import FileRows, forkable_memory, memory_over
 from triforce.caches.memory import RowLayout
 from triforce.caches.sparse import NUM_QUERIES
-from triforce.checks import chosen, require, whole
+from triforce.checks import chosen, listener, require, whole
 from triforce.completion import Generation
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import SPARE_ROWS, Engine
@@ -134,6 +134,7 @@ class Session:
 
         `on_prefill` hears (rows held, rows wanted). Raises `PromptError` when the model does not allow so many tokens.
         """
+        listener("on_prefill", on_prefill)
         ids = self._all()
         self._engine.check_length(len(ids), 0)
         if self._cache.log.common_prefix(ids) < len(ids) - 1:

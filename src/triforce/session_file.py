@@ -70,7 +70,7 @@ def write_session(path: Path, saved: Saved, layout: RowLayout, planes: Sequence[
             _write(file, saved, notes, layout, planes, num_rows)
     except OSError as error:
         reason = "it is a directory" if error.errno == errno.EISDIR else error.strerror or str(error)
-        raise SessionError(f"cannot save {path} ({reason}): choose another file, or make room") from None
+        raise SessionError(f"cannot save {path} ({reason}): choose another place, or make room") from None
 
 
 def read_session(path: Path, verify: bool = True) -> tuple[Saved, FileRows]:
@@ -82,14 +82,25 @@ def read_session(path: Path, verify: bool = True) -> tuple[Saved, FileRows]:
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
         file = Descriptor(os.open(path, flags))
         kind = os.fstat(file.number).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-            raise SessionError(f"{path} is no regular file: give a session file")
+        if not stat.S_ISREG(kind):
+            what = "a directory" if stat.S_ISDIR(kind) else "no regular file"
+            raise SessionError(f"{path} is {what}: give a session file")
         return _Reader(path, file).read(verify)
     except FileNotFoundError:
         raise SessionError(f"{path}: no such file; check the path") from None
     except OSError as error:
         reason = "it is a directory" if error.errno == errno.EISDIR else error.strerror or str(error)
         raise SessionError(f"cannot read {path} ({reason}): give a session file") from None
+
+
+def is_session_file(path: Path) -> bool:
+    """Whether the first bytes of `path` are those of a session file, damaged or not."""
+    try:
+        header, _ = _Reader(path, Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))).header()
+    except (OSError, SessionError):
+        return False
+    metadata = header.get("__metadata__")
+    return isinstance(metadata, dict) and metadata.get("format") == _FORMAT
 
 
 def session_path(path: object) -> Path:
@@ -209,7 +220,7 @@ class _Reader:
 
     def read(self, verify: bool) -> tuple[Saved, FileRows]:
         """Whether the header is that of a session, then what it says, then the digest, and only then the rest."""
-        header, data = self._header()
+        header, data = self.header()
         metadata = header.get("__metadata__")
         if not isinstance(metadata, dict) or metadata.get("format") != _FORMAT:
             raise SessionError(f"{self._path} is not a session file: give one that a session was saved in")
@@ -224,7 +235,7 @@ class _Reader:
         except (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise self._damaged(f"its header is wrong, {type(error).__name__}") from None
 
-    def _header(self) -> tuple[dict[str, Any], int]:
+    def header(self) -> tuple[dict[str, Any], int]:
         """The header's JSON, and where the data begins."""
         prefix = self._bytes(0, min(8, self._size))
         length = int.from_bytes(prefix, "little")
@@ -237,7 +248,9 @@ class _Reader:
                     return header, 8 + length
             except (ValueError, RecursionError):
                 pass
-        raise SessionError(f"{self._path} is not a session file, or its first bytes are damaged: give another one")
+        raise SessionError(
+            f"{self._path} is not a session file, or its first bytes are damaged: give another, or a new name"
+        )
 
     def _contents(
         self, entries: list[_Entry], metadata: Mapping[str, str], data: int, verify: bool

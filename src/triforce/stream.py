@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from triforce.checks import require
+from triforce.checks import listener
 from triforce.completion import Completion, Generation, Timings, TokenLogprobs
 from triforce.config import DEEPEST, SamplingParams
 from triforce.controls.base import Control
-from triforce.errors import shown
 from triforce.logprobs import token_logprobs
 from triforce.methods import create_drafter
 from triforce.parts import Parts
@@ -42,7 +41,7 @@ class Stream(Iterator[Completion]):
         load_seconds: float = 0.0,
         controls: Sequence[Control] = (),
     ) -> None:
-        require(on_prefill is None or callable(on_prefill), f"on_prefill is {shown(on_prefill)}: give a function")
+        listener("on_prefill", on_prefill)
         self._parts = parts
         self._load_seconds = load_seconds
         self._pieces = tokenizer.pieces

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tiny_engine import tiny_engine
 
 import triforce
@@ -12,6 +14,8 @@ from triforce.text.tokenizer import Tokenizer
 TEMPLATE = "{% for m in messages %}{{ m.role[0] + ':' + m.content + '\n' }}{% endfor %}{{ 'a:' }}"
 OPTIONS = ["-n", "5", "--method", "ar"]
 ASKED = "u:Who?\na:"  # by the template
+
+Chat = Callable[..., tuple[list[str], str]]  # lines to answers, and what standard error says
 
 
 def chatting_engine(max_position: int = 512) -> Engine:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chatting import OPTIONS, chatting_engine
-from fake_engine import FakeEngine
+from chatting import OPTIONS, Chat, chatting_engine
+from fake_engine import FakeEngine, Install
 
 import triforce
 from triforce.cli import main
@@ -22,10 +21,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(triforce, "load", lambda *_, **__: engine, raising=False)
     monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
     return engine
-
-
-Chat = Callable[..., tuple[list[str], str]]
-Install = Callable[[FakeEngine], FakeEngine]
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ class FakeStream(Iterator[Completion]):
             prompt_tokens=4,
             completion_tokens=len(done),
             finish_reason=(done[-1].finish_reason if done else None) or "interrupted",
+            stop_reason=self._engine.stop_reason if len(done) == len(self._engine.words) else None,
             timings=Timings(0.5, 0.25, 3, 2.0, len(done)),
             levels=[LevelStats("target", 3, 0, 0, 1.5), LevelStats("sparse", 6, 8, 6, 0.5)],
         )
@@ -75,9 +76,10 @@ class FakeEngine:
         error_at: int = -1,
         endless: str = "",
         finish: str = "length",
+        stop_reason: str | int | None = None,
     ) -> None:
         self.words = words
-        self.finish = finish
+        self.finish, self.stop_reason = finish, stop_reason
         self.error = error or ValueError("none")
         self.error_at = error_at
         self.endless = endless
@@ -119,6 +121,9 @@ class FakeEngine:
         if phase == self.endless:
             print("reached", phase, file=sys.stderr, flush=True)
             time.sleep(600)
+
+
+Install = Callable[[FakeEngine], FakeEngine]
 
 
 def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:

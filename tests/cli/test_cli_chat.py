@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from chatting import ASKED, OPTIONS, answers
+from chatting import ASKED, OPTIONS, Chat, answers
 
+import triforce.stream
 from triforce.cli import main
 from triforce.engine import Engine
-
-Chat = Callable[..., tuple[list[str], str]]
+from triforce.errors import UsageError
 
 
 def test_it_answers_line_by_line_and_remembers(engine: Engine, chat: Chat) -> None:
@@ -38,7 +38,7 @@ def test_a_chat_is_saved_loaded_and_gone_on_with(engine: Engine, chat: Chat, tmp
     assert f"triforce: saved {len(engine.load_session(file)):,} tokens in {file}" in err
     out, err = chat("Other?", f"/load {file}", "And then?", "/save")
     assert [*first, *out[len(answers(engine, "Other?")) :]] == answers(engine, "Who?", "And then?")
-    assert f"triforce: loaded {len(ASKED) + 5} tokens from {file}" in err
+    assert f"triforce: loaded {len(ASKED) + 5} tokens from {file}; /save writes there from here on" in err
     out, _ = chat("Where?", options=("--session", file))
     assert [*answers(engine, "Who?", "And then?"), *out] == answers(engine, "Who?", "And then?", "Where?")
     out, _ = chat("/rewind", "/rewind", "/rewind", "Who?", options=("--session", file))
@@ -109,8 +109,9 @@ def test_another_file_is_loaded_after_the_session_is_saved(engine: Engine, chat:
     assert "When?" not in engine.load_session(one).text
     assert "When?" not in engine.load_session(other).text, "only /save writes it"
     kept = len(engine.load_session(one))
-    chat("Who?", f"/load {one}", options=("--session", str(one)))
-    assert len(engine.load_session(one)) == kept, "what was asked before it was loaded again is let go"
+    for spelled in (one, one.parent / ".." / one.parent.name / "one"):
+        chat("Who?", f"/load {spelled}", options=("--session", str(one)))
+        assert len(engine.load_session(one)) == kept, "what was asked before it was loaded again is let go"
 
 
 def test_a_document_taken_back_goes_before_the_next_question(engine: Engine, chat: Chat, tmp_path: Path) -> None:
@@ -120,19 +121,59 @@ def test_a_document_taken_back_goes_before_the_next_question(engine: Engine, cha
     assert out == [*answers(engine, who), *answers(engine, where, "And?"), *answers(engine, why)]
 
 
+def test_a_document_that_a_session_begins_with_is_not_added_again(engine: Engine, chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "act").write_text("Act I")
+    saved = str(tmp_path / "saved")
+    options = ("-f", str(tmp_path / "act"), "--session", saved)
+    first, _ = chat("Who?", options=options)
+    second, err = chat("And?", options=options)
+    assert [*first, *second] == answers(engine, "Act I\n\nWho?", "And?")
+    assert "is added" not in err
+    third, err = chat("Where?", f"/load {saved}", "/rewind", "/rewind", "Who?", options=("-f", str(tmp_path / "act")))
+    assert "the document goes before the next question" in err
+    assert third[-len(first) :] == first
+
+
+def test_a_file_that_is_no_session_is_not_replaced(engine: Engine, chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "act").write_text("Act I")
+    _, err = chat("Who?", f"/save {tmp_path / 'act'}")
+    assert f"{tmp_path / 'act'} is no session file, and is not replaced: choose another name" in err
+    assert (tmp_path / "act").read_text() == "Act I"
+    assert engine.context_length == 512
+
+
 def test_a_document_that_leaves_no_room_ends_it_at_once(
     engine: Engine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "long").write_text("x" * engine.context_length)
     assert main(["chat", *OPTIONS, "-f", str(tmp_path / "long")]) == 1
     assert "1 more than the 512 that the model allows" in capsys.readouterr().err
+    assert main(["chat", *OPTIONS, "-f", "-"]) == 1
+    assert "-f - reads standard input, which the questions come from: name a file" in capsys.readouterr().err
 
 
-def test_a_document_added_again_is_told(engine: Engine, chat: Chat, tmp_path: Path) -> None:
+def test_a_document_is_asked_with_once_though_an_answer_fails(
+    engine: Engine, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "act").write_text("Act I")
+    step, failing = triforce.stream.step, iter([False, True])
+
+    def fails_once(*given: Any) -> Any:
+        if next(failing, False):
+            raise UsageError("nothing may follow")
+        return step(*given)
+
+    monkeypatch.setattr("triforce.stream.step", fails_once)
+    file = tmp_path / "saved"
+    _, err = chat("Who?", "And?", options=("-f", str(tmp_path / "act"), "--session", str(file)))
+    assert "nothing may follow" in err
+    assert engine.load_session(file).text.count("Act I") == 1
+
+
+def test_a_document_added_to_another_conversation_is_told(engine: Engine, chat: Chat, tmp_path: Path) -> None:
     document, file = tmp_path / "act", tmp_path / "saved"
     document.write_text("Act I")
-    options = ("-f", str(document), "--session", str(file))
-    assert "is added" not in chat("Who?", options=options)[1]
+    chat("Who?", options=("--session", str(file)))
     length = len(engine.load_session(file))
-    _, err = chat("Who?", options=options)
+    _, err = chat("Who?", options=("-f", str(document), "--session", str(file)))
     assert f"{file} goes on: {document} is added to its {length} tokens (leave out -f to only ask)" in err

@@ -34,7 +34,7 @@ def test_slow_attention_and_portable_kernels_are_found() -> None:
 def test_cores_that_others_use_are_found_with_their_remedy() -> None:
     assert [line for line in findings(machine()) if "--threads" in line] == []
     busy, shared = findings(machine(busy=1.5, one_thread=140e9))[:2]
-    assert "other programs kept about 1.5 cores busy" in busy
+    assert "the load of the last minute is 1.5 on 2 threads" in busy
     assert "2 threads multiply 1.1 times as fast as one" in shared
     assert "--threads" in busy and "--threads" in shared
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import WORDS, FakeEngine, FakeStream, give_input
+from fake_engine import WORDS, FakeEngine, FakeStream, Install, give_input
 
 import triforce
 from triforce.cli import main
@@ -20,7 +20,6 @@ from triforce.cli.registry import COMMANDS
 from triforce.errors import ModelError
 
 TEXT = "".join(WORDS)
-Install = Callable[[FakeEngine], FakeEngine]
 
 
 def test_text_goes_to_stdout_and_nothing_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,19 +249,22 @@ def test_a_character_the_terminal_lacks_does_not_end_the_text(
 
 
 def test_a_text_that_ends_at_once_is_explained(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    install(FakeEngine(("",), finish="stop"))
+    install(FakeEngine(("",), finish="stop", stop_reason=2))
     assert main(["generate", "Speak"]) == 0
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "the model ended the text at once: try --chat" in err
+    assert "the text ended at once, with token 2: try --chat" in err
     assert main(["generate", "Speak", "--json"]) == 0
+    assert capsys.readouterr().err == ""
+    install(FakeEngine(("",), finish="stop", stop_reason="To"))  # a stop string was asked for
+    assert main(["generate", "Speak"]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_model_that_drafts_for_itself_is_announced(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(FakeEngine())
     assert main(["generate", "Speak", "--method", "draft"]) == 0
-    assert "no --draft is given: the model drafts for itself, from its last 256 tokens" in capsys.readouterr().err
+    assert "no --draft is given: the model drafts from its own last 256 tokens" in capsys.readouterr().err
     assert main(["generate", "Speak", "--method", "draft", "--draft", "."]) == 0
     assert capsys.readouterr().err == ""
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine, give_input
+from fake_engine import FakeEngine, Install, give_input
 
 from triforce.cli import main
-
-Install = Callable[[FakeEngine], FakeEngine]
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,6 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.delitem(sys.modules, "llguidance")
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(UsageError, match=r"regex needs llguidance: install it with pip install llguidance"):
+    with pytest.raises(UsageError, match=r"regex needs llguidance: install it with pip install 'llguidance>=1.9'"):
         check_structure(SamplingParams(regex="a"))
     check_structure(SamplingParams())

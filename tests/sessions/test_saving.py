@@ -61,7 +61,7 @@ def test_whatever_call_fails_the_older_file_stays(
     with monkeypatch.context() as patch:
         patch.setattr(Path if call == "open" else os, call, refuse)
         message = fails(session, saved)
-    assert f"cannot save {saved} ({os.strerror(number)}): choose another file, or make room" == message
+    assert f"cannot save {saved} ({os.strerror(number)}): choose another place, or make room" == message
     assert saved.read_bytes() == before
 
 

@@ -190,7 +190,7 @@ def test_other_files_are_told_from_damaged_ones(engine: Engine, tmp_path: Path, 
 
 def test_a_missing_file_and_a_directory_are_named(engine: Engine, tmp_path: Path) -> None:
     assert "no such file" in refusal(engine, tmp_path / "absent")
-    assert "it is a directory" in refusal(engine, tmp_path)
+    assert "is a directory: give a session file" in refusal(engine, tmp_path)
 
 
 @pytest.mark.parametrize(

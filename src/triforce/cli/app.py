@@ -13,13 +13,9 @@ from triforce.cli.registry import COMMANDS
 from triforce.cli.telling import tell
 from triforce.errors import TriForceError, UsageError
 
-_SPINS = "10000"  # turns that an idle OpenMP thread waits before it sleeps: 0.1 ms, not some ms (docs/log.md, 17)
-
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own). Returns the exit code; Ctrl-C raises as it does."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read once, when PyTorch is loaded
     _never_fail_on_a_character()
     if sys.stderr is None:  # closed: `print` would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115

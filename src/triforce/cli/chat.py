@@ -35,7 +35,7 @@ _HELP = """\
 /save [FILE]  write the conversation and all that was computed for it to FILE
 /load FILE    go on with a saved one
 /rewind       take back the last question and its answer
-/clear        take back all questions
+/clear        take back all questions (the document of -f stays)
 /stats        times and levels of the last answer
 /quit         leave (so does Ctrl-D); Ctrl-C only ends an answer
 A question that begins with / is written with two of them."""
@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--logprobs is not shown in a chat: use triforce generate --json")
     sampling, decoding = with_controls(with_stops(sampling_from(args), args), args), decoding_from(args)
     file = file_from(args)
+    if file == "-":
+        raise UsageError("-f - reads standard input, which the questions come from: name a file")
     document = read_prompt(None, file) if file else ""
     engine = load_engine(args)
 
@@ -69,10 +71,12 @@ def run(args: argparse.Namespace) -> int:
     from triforce.text.chat import render_chat
 
     render_chat(engine.tokenizer, [{"role": "user", "content": "?"}])  # a model without template is refused here
-    engine.check_length(len(engine.tokenizer.encode(document)), 1)  # and a document that no question could follow
-    session = kept.open(engine, file)
-    chat = Chat(Conversation(session, args.system), sampling, decoding, document, kept)
+    session = kept.open(engine)
     kept.keep(session)
+    chat = Chat(Conversation(session, args.system), sampling, decoding, document, kept)
+    if chat.owes_document:
+        engine.check_length(len(session) + len(engine.tokenizer.encode(document)), 1)  # what no question could follow
+        kept.tell_of(str(file), session)
     if _at_terminal():
         tell(f"{engine.context_length:,} tokens of context; /help shows the commands")
     kept.saving(lambda: _talk(chat, kept))
@@ -102,7 +106,9 @@ class Chat:
         self._sampling = sampling
         self._decoding = decoding
         self._document = document.rstrip("\r\n")
-        self._document_at: int | None = None  # the number of the question that it stands before, once that is asked
+        self._document_at = (
+            self._find_document()
+        )  # the number of the question that it stands before, once that is asked
         self._last: Generation | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/save": self._save,
@@ -128,35 +134,53 @@ class Chat:
                 self._answer(line.removeprefix("/") if line.startswith("//") else line)
         except TriForceError as error:
             tell(error)
+        except KeyboardInterrupt:  # before or after an answer: what was under way is as it was
+            tell("stopped")
         return True
 
+    @property
+    def owes_document(self) -> bool:
+        """Whether the document goes before the next question."""
+        return bool(self._document) and self._document_at is None
+
     def _answer(self, question: str) -> None:
-        """Stream the answer; Ctrl-C keeps what there is of it, or takes the question back when there is nothing."""
-        number = len(self.conversation)
-        due = self._document and self._document_at is None
+        """Stream the answer; what ends it early keeps what there is of it, or takes the question back."""
+        number, due = len(self.conversation), self.owes_document
         whole = f"{self._document}\n\n{question}" if due else question
         with Progress("reading", "tokens") as progress:
             stream = self.conversation.ask(whole, self._sampling, self._decoding, on_prefill=progress.callback)
+            if due:
+                self._document_at = number
             try:
                 for completion in stream:
                     progress.close()
                     print(completion.text, end="", flush=True)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, TriForceError) as ended:
                 progress.close()
-                if not stream.generation().token_ids:
+                if stream.generation().token_ids:
+                    print(flush=True)
+                else:
                     self.conversation.rewind()
-                    tell("stopped; the question is taken back")
-                    return
-        self._document_at = number if due else self._document_at
+                    tell("the question is taken back")
+                    self._mind_the_document()
+                if isinstance(ended, TriForceError):
+                    raise
+            else:
+                print(flush=True)
         self._last = stream.generation()
-        print(flush=True)
 
     def _save(self, name: str) -> None:
+        from triforce.session_file import is_session_file
+
         file = Path(name) if name else self._file
         if file is None:
             raise UsageError("/save needs the name of a file")
         if len(self.conversation.session) == 0:
             raise UsageError(f"there is nothing to save in {file} yet: ask something first")
+        if file.is_file() and not is_session_file(file):
+            raise UsageError(f"{file} is no session file, and is not replaced: choose another name")
+        self.conversation.session.prefill()
+        self._kept.hold()
         self.conversation.session.save(file)
         self._file = file
         tell(f"saved {len(self.conversation.session):,} tokens in {file}")
@@ -168,27 +192,39 @@ class Chat:
             raise UsageError("/load needs the name of a file")
         session = self.conversation.session.engine.load_session(name)
         conversation = Conversation(session, self.conversation.system)
-        if Path(name) == self._kept.path:
+        self._kept.hold()
+        if self._kept.is_in(name):
             self._kept.keep(session)
+            then = "what came after them is let go"
         else:  # which /save saves from here on: it must not replace the one that --session keeps
             self._kept.save()
             self._kept.keep(None)
+            then = "/save writes there from here on"
         self.conversation, self._file, self._last = conversation, Path(name), None
-        self._document_at = -1 if self._document_at is not None else None  # it was part of the other one
-        tell(f"loaded {len(session):,} tokens from {name}")
+        found = self._find_document()
+        self._document_at = -1 if found is None and self._document_at is not None else found  # or it was the other's
+        tell(f"loaded {len(session):,} tokens from {name}; {then}")
+
+    def _find_document(self) -> int | None:
+        """The number of the question that the document stands before, None before it is asked."""
+        asked = [message["content"] for message in self.conversation.messages if message["role"] == "user"]
+        before = (number for number, text in enumerate(asked) if text.startswith(f"{self._document}\n\n"))
+        return next(before, None) if self._document else None
 
     def _rewind(self, _: str) -> None:
         self.conversation.rewind()
-        self._tell_what_is_left()
+        self._mind_the_document()
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
-        self._tell_what_is_left()
+        self._mind_the_document()
 
-    def _tell_what_is_left(self) -> None:
+    def _mind_the_document(self) -> None:
+        """Taken back with its question, it goes before the next one."""
         if self._document_at is not None and len(self.conversation) <= self._document_at:
-            self._document_at = None  # taken back with its question, it goes before the next one
-        tell(f"{len(self.conversation.session):,} tokens are left")
+            self._document_at = None
+        due = "; the document goes before the next question" if self.owes_document else ""
+        tell(f"{len(self.conversation.session):,} tokens are left{due}")
 
     def _stats(self, _: str) -> None:
         from triforce.report import format_generation
@@ -203,9 +239,11 @@ def _lines(kept: KeptSession) -> Iterator[str]:
     """Lines of standard input; at a terminal with a prompt and editing, where Ctrl-C drops the line."""
     if not _at_terminal():
         try:
-            for line in sys.stdin or ():
-                kept.arm()
+            lines = iter(sys.stdin or ())
+            kept.arm()
+            while (line := next(lines, None)) is not None:
                 yield line
+                kept.arm()
         except UnicodeDecodeError as error:
             raise PromptError(f"standard input is not UTF-8 at byte {error.start}: convert it, as with iconv") from None
         return

@@ -17,7 +17,7 @@ from triforce.errors import UsageError
 def add_control_arguments(parser: argparse.ArgumentParser) -> None:
     """Controls that look at what came before, and forms that the text must match."""
     _add_penalties(parser.add_argument_group("controls", "docs/sampling.md defines each of them."))
-    _add_forms(parser.add_argument_group("form", "At most one; needs pip install llguidance."))
+    _add_forms(parser.add_argument_group("form", "At most one; needs pip install 'llguidance>=1.9'."))
 
 
 def _add_penalties(group: argparse._ArgumentGroup) -> None:

@@ -51,10 +51,10 @@ def findings(machine: Machine) -> list[str]:
     elif machine.attention_bandwidth < 0.5 * machine.copy_bandwidth:
         share = machine.attention_bandwidth / machine.copy_bandwidth
         found.append(f"attention reads at {share:.0%} of the copy bandwidth: close other programs and run this again")
-    if machine.busy_cores >= 0.5:
+    if machine.load >= 0.5:
         found.append(
-            f"other programs kept about {machine.busy_cores:.1f} cores busy in the last minute: close them, or "
-            "leave cores to them by fewer --threads, which is often faster then"
+            f"the load of the last minute is {machine.load:.1f} on {machine.threads} threads, your own runs "
+            "included: if other programs are busy, close them, or leave cores to them by fewer --threads"
         )
     gain = machine.multiply_rate / machine.one_thread_rate
     if machine.threads > 1 and gain < 0.7 * machine.threads:

@@ -101,7 +101,10 @@ def _streams(
         return engine.streams(prompt, num_from(args), sampling, decoding, chat=args.chat, on_prefill=progress.callback)
     from triforce.conversation import Conversation
 
-    session = kept.open(engine, file_from(args))
+    session = kept.open(engine)
+    document = file_from(args)
+    if document is not None:
+        kept.tell_of(document, session)
     if prompt is not None and args.chat:
         stream = Conversation(session).ask(prompt, sampling, decoding, on_prefill=progress.callback)
     else:

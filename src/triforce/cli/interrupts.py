@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
+_SAME_HAND = 1.0  # seconds in which a second Ctrl-C means what the first one meant
+
 
 class Interrupts:
-    """In a `with` block Ctrl-C raises KeyboardInterrupt once, and again after each `arm`. After `hold` it waits for the
-    end of the block, so that what is done there is done whole.
+    """In a `with` block Ctrl-C raises KeyboardInterrupt; after `guard` not twice at once, so that what a first one set
+    off is not cut short by a second; after `hold` it waits for the end of the block, where it is raised.
 
     Where Ctrl-C is ignored, or another thread than the main one asks, nothing is changed.
     """
 
     def __init__(self) -> None:
-        self._armed = self._waiting = False
+        self._held = self._waiting = self._guarding = False
+        self._raised = -math.inf
         self._before: Any = None
 
     def arm(self) -> None:
-        """Let the next Ctrl-C raise; one that came since the last is forgotten, as the same hand's."""
-        self._armed, self._waiting = True, False
+        """Let the next Ctrl-C raise; one that waits is forgotten, as the same hand's."""
+        self._held = self._waiting = False
+        self._raised = -math.inf
+
+    def guard(self) -> None:
+        """From here on there is something to lose."""
+        self._guarding = True
 
     def hold(self) -> None:
         """Let Ctrl-C wait."""
-        self._armed = False
+        self._held = True
 
     def __enter__(self) -> Interrupts:
         self.arm()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if callable(signal.getsignal(signal.SIGINT)):
             with contextlib.suppress(ValueError):  # another thread, which hears no signals
                 self._before = signal.signal(signal.SIGINT, self._hear)
         return self
@@ -39,12 +49,14 @@ class Interrupts:
     ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+            self._before = None
         if self._waiting and kind is None:
             raise KeyboardInterrupt
 
     def _hear(self, _: int, __: FrameType | None) -> None:
-        if not self._armed:
+        now = time.monotonic()
+        if self._held or (self._guarding and now - self._raised < _SAME_HAND):
             self._waiting = True
             return
-        self._armed = False
+        self._raised = now
         raise KeyboardInterrupt

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from triforce.checks import one_of
-from triforce.cli.progress import Progress
+from triforce.cli.interrupts import Interrupts
+from triforce.cli.progress import download_progress
 from triforce.cli.telling import tell
 from triforce.config import Decoding, SamplingParams
 from triforce.dtypes import check_cache_dtype, check_dtype
@@ -140,8 +141,12 @@ def load_engine(args: argparse.Namespace) -> Engine:
     check_cache_dtype(args.cache_dtype)
     set_threads(args.threads)
 
-    import triforce
-    from triforce.native import kernels, why_missing
+    with Interrupts() as interrupts:  # what is half imported cannot be gone on with, nor imported again
+        interrupts.hold()
+        import triforce
+        from triforce.native import kernels, why_missing
+
+        load = triforce.load
 
     if args.rope_scaling:
         from triforce.models.config import RopeScaling
@@ -149,7 +154,7 @@ def load_engine(args: argparse.Namespace) -> Engine:
         RopeScaling.parse(args.rope_scaling)  # before a model is fetched
     if kernels() is None:
         tell(f"{why_missing()}; PyTorch serves, several times slower")
-    engine = triforce.load(
+    engine = load(
         fetch_model(args.model),
         draft=fetch_model(args.draft) if args.draft else None,
         dtype=args.dtype,
@@ -160,7 +165,7 @@ def load_engine(args: argparse.Namespace) -> Engine:
     if args.rope_scaling:
         tell(f"{args.rope_scaling} makes the context {engine.context_length:,} tokens")
     if args.method == "draft" and not args.draft:
-        tell(f"no --draft is given: the model drafts for itself, from its last {Decoding.slots} tokens")
+        tell(f"no --draft is given: the model drafts from its own last {Decoding.slots} tokens, which seldom pays")
     return engine
 
 
@@ -177,10 +182,7 @@ def set_threads(threads: int | None) -> None:
 
 def fetch_model(name: str) -> str:
     """The path of the model called `name`, downloaded with a bar if need be. Raises `TriForceError`."""
-    from triforce.pull import cached, known, resolve_model
+    from triforce.pull import resolve_model
 
-    with Progress(f"downloading {name}", "bytes") as progress:
-        for download in known():
-            if download.name == name and progress.callback is None and not cached(name):
-                tell(f"downloading {name}, {download.archive_bytes / 1e6:.0f} MB")
+    with download_progress(name, "model") as progress:
         return str(resolve_model(name, progress.callback))

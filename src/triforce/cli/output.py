@@ -64,15 +64,15 @@ class Output:
             print(json.dumps(index | generation.as_dict()), flush=True)
         elif generation.text:
             print(generation.text[self._num_shown :], flush=True)
-        elif generation.finish_reason == "stop":
-            tell(_SILENT)
+        elif generation.completion_tokens == 1 and isinstance(generation.stop_reason, int):
+            tell(f"the text ended at once, with token {generation.stop_reason}: {_OTHERWISE}")
         if self._stats and self._stream:
             from triforce.report import format_generation
 
             print(format_generation(generation), file=sys.stderr, flush=True)
 
 
-_SILENT = "the model ended the text at once: try --chat for a question, --ignore-eos, or a prompt that goes on"
+_OTHERWISE = "try --chat for a question, --ignore-eos, or another prompt"
 _NOTHING = Generation(
     text="",
     token_ids=[],

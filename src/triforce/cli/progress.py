@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from triforce.cli.telling import tell
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -46,6 +48,20 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def download_progress(name: str, kind: str | None = None) -> Progress:
+    """A bar for fetching what is called `name`; where nobody would see it, a line if something is fetched.
+
+    Only what is of a `kind`, if one is given, is fetched.
+    """
+    from triforce.pull import cached, known
+
+    progress = Progress(f"downloading {name}", "bytes")
+    for download in known():
+        if download.name == name and kind in (None, download.kind) and not progress.callback and not cached(name):
+            tell(f"downloading {name}, {download.archive_bytes / 1e6:.0f} MB")
+    return progress
 
 
 def _bar(unit: Literal["bytes", "tokens"]) -> rich.progress.Progress:

@@ -20,7 +20,7 @@ def add_file_argument(parser: argparse.ArgumentParser, summary: str) -> None:
 def file_from(args: argparse.Namespace) -> str | None:
     """The one file, if there is one. Raises `UsageError` for a second, which would silently take its place."""
     if args.file and len(args.file) > 1:
-        raise UsageError("-f is given twice: put the texts into one file, or pipe them in with -f -")
+        raise UsageError("-f is given twice: put the texts into one file")
     return args.file[0] if args.file else None
 
 
@@ -53,7 +53,7 @@ def _read(file: str | None) -> str:
     try:
         data = sys.stdin.buffer.read() if file in (None, "-") else Path(str(file)).read_bytes()
     except FileNotFoundError:
-        raise PromptError(f"{name}: no such file; check the path, or give the prompt itself without -f") from None
+        raise PromptError(f"{name}: no such file; check the path (-f names a file, a prompt stands alone)") from None
     except IsADirectoryError:
         raise PromptError(f"{name} is a directory: give one text file") from None
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from triforce.cli.progress import Progress
+from triforce.cli.progress import download_progress
 
 SUMMARY = "fetch a model or document by name, or list the names"
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
             state = "cached" if cached(download.name) else f"{download.archive_bytes / 1e6:.0f} MB"
             print(f"{download.name:{width}}  {state:>8}  {download.summary} ({download.licence})")
         return 0
-    with Progress(f"downloading {args.name}", "bytes") as progress:
+    with download_progress(args.name) as progress:
         path = pull(args.name, progress.callback)
     print(path)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,37 +48,42 @@ class KeptSession:
         """Whether there is a file to go on with."""
         return self.path is not None and self.path.exists()
 
-    def open(self, engine: Engine, document: str | None) -> Session:
-        """The session in the file, or a new one. Raises `SessionError`.
-
-        `document` is the file that is about to be added: told, since a command repeated as it stood would add it twice.
-        """
-        if not self.path or not self.exists:
-            return engine.session()
-        session = engine.load_session(self.path)
-        if document is not None:
-            tell(f"{self.path} goes on: {document} is added to its {len(session):,} tokens (leave out -f to only ask)")
+    def open(self, engine: Engine) -> Session:
+        """The session in the file, or a new one, which is not cut short from here on. Raises `SessionError`."""
+        session = engine.load_session(self.path) if self.path and self.exists else engine.session()
+        self._interrupts.guard()
         return session
 
+    def tell_of(self, document: str, session: Session) -> None:
+        """Say that `document` is added to what is there: a command repeated as it stood would do so unasked."""
+        if len(session) > 0:
+            length = f"{len(session):,} tokens"
+            tell(f"{self.path} goes on: {document} is added to its {length} (leave out -f to only ask)")
+
     def keep(self, session: Session | None) -> None:
-        """Have `save` save `session`, which went on; None for nothing."""
+        """Have `save` save `session`, None for nothing."""
         self._session = session
 
+    def is_in(self, file: str) -> bool:
+        """Whether `file` is the one that is kept, however it is spelled."""
+        return self.path is not None and os.path.realpath(file) == os.path.realpath(self.path)
+
     def arm(self) -> None:
-        """Let Ctrl-C end something once more within `saving`."""
+        """Let Ctrl-C end something within `saving` again."""
         self._interrupts.arm()
+
+    def hold(self) -> None:
+        """Let Ctrl-C wait until the next `arm`, or the end."""
+        self._interrupts.hold()
 
     def saving(self, work: Callable[[], None]) -> None:
         """Do `work`, and save at its end, whatever ended it and however often Ctrl-C is pressed meanwhile."""
-        if self.path is None:
-            work()
-            return
-        with self._interrupts as interrupts:
+        with self._interrupts:
             try:
                 try:
                     work()
-                finally:  # twice: a Ctrl-C that is raised in here was the last that raises
-                    interrupts.hold()
+                finally:  # twice: where a Ctrl-C is raised in here, none is raised in what follows
+                    self.hold()
             finally:
                 self.save()
 
@@ -90,3 +96,4 @@ class KeptSession:
                 tell(f"nothing is left to save: {self.path} stays as it was")
             return
         self._session.save(self.path, prefill=False)
+        tell(f"saved {len(self._session):,} tokens in {self.path}")

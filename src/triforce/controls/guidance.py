@@ -137,7 +137,7 @@ def _library(name: str) -> ModuleType:
     try:
         import llguidance
     except ImportError:
-        raise UsageError(f"{name} needs llguidance: install it with pip install llguidance") from None
+        raise UsageError(f"{name} needs llguidance: install it with pip install 'llguidance>=1.9'") from None
     return llguidance
 
 

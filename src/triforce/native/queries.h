@@ -12,7 +12,7 @@ static inline void gather_queries(const float *q, int n, int heads, int kv_heads
     const float scale = LOG2_E / sqrtf((float)dim);
     for (int token = 0; token < n; token++) {
         const float *from = q + (int64_t)token * heads * dim + head * width;
-        for (int i = 0; i < width; i++) to[token * width + i] = from[i] * scale;
+        for (int i = 0; i < width; i++) to[(int64_t)token * width + i] = from[i] * scale;
     }
 }
 

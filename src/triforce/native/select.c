@@ -1,6 +1,5 @@
 // The mean keys of chunks of rows, how much recent queries want each, and the chosen ones side by side. Checks nothing.
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

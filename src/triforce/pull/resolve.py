@@ -52,7 +52,7 @@ def resolve_model(model: str | os.PathLike[str], on_progress: Progress | None = 
 
 def _inside(folder: Path) -> Path:
     """The model that `folder` is, or the one GGUF file that it holds in place of one. Raises `ModelError`."""
-    files = [] if (folder / "config.json").exists() else sorted(folder.glob("*.gguf"))
+    files = [] if (folder / "config.json").exists() else sorted(filter(Path.is_file, folder.glob("[!.]*.gguf")))
     if len(files) > 1:
         raise ModelError(f"{folder} holds {len(files)} GGUF files: name one of them, as {files[0]}")
     return files[0] if files else folder
