@@ -24,6 +24,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():  # a device or a pipe, which a file would take the place of
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
     _sweep(path.parent)
     part = path.parent / f"{_prefix()}{os.getpid()}-{secrets.token_hex(4)}.part"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,14 @@ def test_a_file_that_is_no_session_is_not_replaced(engine: Engine, chat: Chat, t
     _, err = chat("Who?", f"/save {tmp_path / 'act'}")
     assert f"{tmp_path / 'act'} is no session file, and is not replaced: choose another name" in err
     assert (tmp_path / "act").read_text() == "Act I"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    _, err = chat(
+        "Who?", f"/save {tmp_path / 'pipe'}", f"/save {tmp_path / ('x' * 300)}", f"/save {tmp_path / 'empty'}"
+    )
+    assert "(it is no regular file)" in err
+    assert "name too long" in err
+    assert len(engine.load_session(tmp_path / "empty")) == len(ASKED) + 5
     assert engine.context_length == 512
 
 

@@ -56,6 +56,9 @@ def test_several_texts_are_told_apart(install: Install, capsys: pytest.CaptureFi
     assert main(["generate", "Speak", "-N", "2", "--stats"]) == 0
     out, err = capsys.readouterr()
     assert out == f"--- 1 of 2 ---\n{TEXT}\n--- 2 of 2 ---\n{TEXT}\n"
+    install(FakeEngine(()))  # as where time runs out while the prompt is read
+    assert main(["generate", "Speak", "-N", "2"]) == 0
+    assert capsys.readouterr().out == "--- 1 of 2 ---\n--- 2 of 2 ---\n"
     assert err.count("3 read in 0.25 s") == 2
     assert engine.call["n"] == 2
 

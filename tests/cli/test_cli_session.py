@@ -197,6 +197,16 @@ def test_what_is_no_file_for_a_session_is_refused(capsys: pytest.CaptureFixture[
         chatting_engine().load_session(tmp_path / "pipe")
 
 
+def test_a_prompt_that_is_refused_at_its_first_token_is_not_kept(tmp_path: Path, engine: Engine) -> None:
+    file = tmp_path / "saved"
+    generate("Once", "--session", str(file))
+    before = file.read_bytes()
+    for options in (["--chat"], []):
+        generate("Q", *options, "--session", str(file), "--choice", "a", "--bad-word", "a", code=1)
+    assert file.read_bytes() == before
+    assert engine.load_session(file).text.startswith("Once")
+
+
 def test_a_file_added_again_is_told(engine: Engine, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     document, file = tmp_path / "act", tmp_path / "saved"
     document.write_text("Act I")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,7 +122,15 @@ class Chat:
 
     def take(self, line: str) -> bool:
         """Do what `line` says; whether the chat goes on. Mistakes are told, and nothing is lost by them."""
-        line = line.strip()
+        try:
+            return self._take(line.strip())
+        except KeyboardInterrupt:  # before or after an answer: what was under way is as it was
+            found = self._find_document()
+            self._document_at = self._document_at if found is None else found
+            tell("stopped")
+            return True
+
+    def _take(self, line: str) -> bool:
         name, _, argument = line.partition(" ")
         if name == "/quit":
             return False
@@ -132,10 +141,10 @@ class Chat:
                 self._commands[name](argument.strip())
             elif line:
                 self._answer(line.removeprefix("/") if line.startswith("//") else line)
-        except TriForceError as error:
+        except BrokenPipeError:
+            raise
+        except (TriForceError, OSError) as error:
             tell(error)
-        except KeyboardInterrupt:  # before or after an answer: what was under way is as it was
-            tell("stopped")
         return True
 
     @property
@@ -177,12 +186,14 @@ class Chat:
             raise UsageError("/save needs the name of a file")
         if len(self.conversation.session) == 0:
             raise UsageError(f"there is nothing to save in {file} yet: ask something first")
-        if file.is_file() and not is_session_file(file):
+        if os.path.isfile(file) and os.path.getsize(file) > 0 and not is_session_file(file):
             raise UsageError(f"{file} is no session file, and is not replaced: choose another name")
         self.conversation.session.prefill()
         self._kept.hold()
         self.conversation.session.save(file)
         self._file = file
+        if self._kept.is_in(str(file)):
+            self._kept.keep(self.conversation.session)
         tell(f"saved {len(self.conversation.session):,} tokens in {file}")
 
     def _load(self, name: str) -> None:
@@ -208,8 +219,9 @@ class Chat:
     def _find_document(self) -> int | None:
         """The number of the question that the document stands before, None before it is asked."""
         asked = [message["content"] for message in self.conversation.messages if message["role"] == "user"]
-        before = (number for number, text in enumerate(asked) if text.startswith(f"{self._document}\n\n"))
-        return next(before, None) if self._document else None
+        first = f"{self._document}\n\n"
+        found = (i for i, text in enumerate(asked) if text.startswith(first) or text.rstrip("\r\n") == self._document)
+        return next(found, None) if self._document else None
 
     def _rewind(self, _: str) -> None:
         self.conversation.rewind()
@@ -221,7 +233,7 @@ class Chat:
 
     def _mind_the_document(self) -> None:
         """Taken back with its question, it goes before the next one."""
-        if self._document_at is not None and len(self.conversation) <= self._document_at:
+        if self._document_at is not None and len(self.conversation) <= max(self._document_at, 0):
             self._document_at = None
         due = "; the document goes before the next question" if self.owes_document else ""
         tell(f"{len(self.conversation.session):,} tokens are left{due}")

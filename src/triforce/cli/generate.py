@@ -68,6 +68,8 @@ def _generate_and_print(args: argparse.Namespace, output: Output, kept: KeptSess
     except Exception:
         if output.started:
             output.close(interrupted=True)
+        else:
+            kept.keep(None)  # a prompt that was refused is not part of the session
         raise
     output.close()
 

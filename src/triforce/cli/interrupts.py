@@ -27,7 +27,6 @@ class Interrupts:
     def arm(self) -> None:
         """Let the next Ctrl-C raise; one that waits is forgotten, as the same hand's."""
         self._held = self._waiting = False
-        self._raised = -math.inf
 
     def guard(self) -> None:
         """From here on there is something to lose."""
@@ -39,6 +38,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self.arm()
+        self._raised = -math.inf
         if callable(signal.getsignal(signal.SIGINT)):
             with contextlib.suppress(ValueError):  # another thread, which hears no signals
                 self._before = signal.signal(signal.SIGINT, self._hear)

@@ -139,7 +139,6 @@ def load_engine(args: argparse.Namespace) -> Engine:
     """The engine that `add_model_arguments` describes; shows the download, if there is one. Raises `TriForceError`."""
     check_dtype(args.dtype)
     check_cache_dtype(args.cache_dtype)
-    set_threads(args.threads)
 
     with Interrupts() as interrupts:  # what is half imported cannot be gone on with, nor imported again
         interrupts.hold()
@@ -147,6 +146,7 @@ def load_engine(args: argparse.Namespace) -> Engine:
         from triforce.native import kernels, why_missing
 
         load = triforce.load
+        set_threads(args.threads)
 
     if args.rope_scaling:
         from triforce.models.config import RopeScaling

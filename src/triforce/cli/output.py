@@ -28,6 +28,7 @@ class Output:
         self._index = -1
         self._stream: Stream | None = None
         self._num_shown = 0  # characters
+        self._headed = True  # whether the text's number is printed
 
     @property
     def started(self) -> bool:
@@ -41,22 +42,27 @@ class Output:
         """
         if self._stream is not None:
             self.close()
-        self._stream, self._num_shown = stream, 0
+        self._stream, self._num_shown, self._headed = stream, 0, False
         self._index += 1
         first = True
         for completion in stream:
             if first:
                 on_first()
                 first = False
-                if self._num > 1 and not self._as_json:
-                    print(f"--- {self._index + 1} of {self._num} ---", flush=True)
+                self._head()
             if not self._as_json and completion.text:
                 self._num_shown += len(completion.text)
                 print(completion.text, end="", flush=True)
 
+    def _head(self) -> None:
+        due, self._headed = not self._headed and self._num > 1 and not self._as_json, True
+        if due:
+            print(f"--- {self._index + 1} of {self._num} ---", flush=True)
+
     def close(self, *, interrupted: bool = False) -> None:
         """Print what is left: the end of the text, or the JSON object, and then the statistics."""
         generation = self._stream.generation() if self._stream else _NOTHING
+        self._head()
         if interrupted:
             generation = replace(generation, finish_reason="interrupted")
         if self._as_json:

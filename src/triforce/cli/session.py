@@ -85,6 +85,7 @@ class KeptSession:
                 finally:  # twice: where a Ctrl-C is raised in here, none is raised in what follows
                     self.hold()
             finally:
+                self.hold()
                 self.save()
 
     def save(self) -> None:
