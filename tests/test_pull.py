@@ -270,7 +270,8 @@ def test_a_full_disk_is_one_line_with_the_folder_and_the_remedy(
     assert main(["pull", "tiny"]) == 1
     monkeypatch.undo()
     line = f"triforce: cannot keep tiny in {root} ({reason}); free space, or set TRIFORCE_CACHE to another folder\n"
-    assert capsys.readouterr() == ("", line)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"triforce: downloading tiny, 0 MB\n{line}")
     assert not root.exists() or leftovers(root) == []
 
 

@@ -20,6 +20,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = chatting_engine()
     monkeypatch.setattr(triforce, "load", lambda *_, **__: engine, raising=False)
     monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
+    monkeypatch.setattr("triforce.pull.cached", Path)
     return engine
 
 
@@ -44,6 +45,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     def put(engine: FakeEngine) -> FakeEngine:
         monkeypatch.setattr(triforce, "load", engine.load, raising=False)
         monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path("models", name))
+        monkeypatch.setattr("triforce.pull.cached", Path)
         return engine
 
     return put

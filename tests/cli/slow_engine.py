@@ -56,4 +56,5 @@ if __name__ == "__main__":
     import triforce.pull
 
     triforce.pull.resolve_model = lambda name, _: Path(name)  # type: ignore[assignment]
+    triforce.pull.cached = Path  # type: ignore[assignment]
     sys.exit(main())

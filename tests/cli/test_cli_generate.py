@@ -18,6 +18,7 @@ from triforce.cli import main
 from triforce.cli.parser import build_parser
 from triforce.cli.registry import COMMANDS
 from triforce.errors import ModelError
+from triforce.pull import cached
 
 TEXT = "".join(WORDS)
 
@@ -277,7 +278,7 @@ def test_a_download_without_a_terminal_is_one_line(
 ) -> None:
     install(FakeEngine())
     monkeypatch.setenv("TRIFORCE_CACHE", str(tmp_path))
-    monkeypatch.setattr("triforce.pull.resolve_model", lambda name, _: Path(name))
+    monkeypatch.setattr("triforce.pull.cached", cached)
     assert main(["generate", "Speak", "-m", "smollm2"]) == 0
     assert re.fullmatch(r"triforce: downloading smollm2, \d+ MB\n", capsys.readouterr().err)
 
