@@ -62,8 +62,8 @@ def test_the_demo_needs_no_development_tool() -> None:
 def test_the_command_and_the_licence_are_installed() -> None:
     installed = distribution("triforce")
     (command,) = [entry for entry in installed.entry_points if entry.group == "console_scripts"]
-    assert (command.name, command.value) == ("triforce", "triforce.cli:main")
-    assert command.load() is triforce.cli.main  # type: ignore[attr-defined]
+    assert (command.name, command.value) == ("triforce", "triforce.cli:process")
+    assert command.load() is triforce.cli.process  # type: ignore[attr-defined]
     assert installed.metadata["License-Expression"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from triforce.cli import main
+from triforce.cli import process
 
-sys.exit(main())
+sys.exit(process())

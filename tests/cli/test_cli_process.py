@@ -105,3 +105,16 @@ def test_waiting_threads_spin_briefly_unless_the_environment_says_otherwise(
         [sys.executable, "-c", code], env=plain | environment, capture_output=True, text=True, check=True
     )
     assert output.stdout.splitlines()[-1] == expected
+
+
+def test_once_the_command_is_over_ctrl_c_disturbs_nothing() -> None:
+    program = """
+import os, signal, triforce.cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+triforce.cli.main = lambda: 7
+code = triforce.cli.process()
+os.kill(os.getpid(), signal.SIGINT)
+print(code)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"7\n", b"")

@@ -5,9 +5,11 @@ Nothing here or in the command modules imports PyTorch before the arguments are 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
-INTERRUPTED = 130
+__all__ = ["main", "process"]
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,4 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(argv)
     except KeyboardInterrupt:  # while modules are imported, too
-        return INTERRUPTED
+        return _INTERRUPTED
+
+
+def process() -> int:
+    """`main` as a whole process: once it is over, Ctrl-C no longer disturbs what the interpreter does at its end."""
+    try:
+        return main()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
