@@ -62,10 +62,6 @@ class Conversation:
         except (KeyError, TypeError):
             raise SessionError("the session's notes hold no conversation: use another session file") from None
 
-    def __len__(self) -> int:
-        """The number of questions."""
-        return len(self._turns)
-
     @property
     def messages(self) -> list[dict[str, str]]:
         """All turns so far, the last answer as far as it has come."""

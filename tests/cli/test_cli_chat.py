@@ -148,7 +148,6 @@ def test_a_file_that_is_no_session_is_not_replaced(engine: Engine, chat: Chat, t
     assert "(it is no regular file)" in err
     assert "name too long" in err
     assert len(engine.load_session(tmp_path / "empty")) == len(ASKED) + 5
-    assert engine.context_length == 512
 
 
 def test_a_document_that_leaves_no_room_ends_it_at_once(

@@ -107,9 +107,6 @@ class Chat:
         self._sampling = sampling
         self._decoding = decoding
         self._document = document.rstrip("\r\n")
-        self._document_at = (
-            self._find_document()
-        )  # the number of the question that it stands before, once that is asked
         self._last: Generation | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/save": self._save,
@@ -125,8 +122,6 @@ class Chat:
         try:
             return self._take(line.strip())
         except KeyboardInterrupt:  # before or after an answer: what was under way is as it was
-            found = self._find_document()
-            self._document_at = self._document_at if found is None else found
             tell("stopped")
             return True
 
@@ -149,17 +144,17 @@ class Chat:
 
     @property
     def owes_document(self) -> bool:
-        """Whether the document goes before the next question."""
-        return bool(self._document) and self._document_at is None
+        """Whether the document goes before the next question: no question so far stands behind it."""
+        asked = [message["content"] for message in self.conversation.messages if message["role"] == "user"]
+        first = f"{self._document}\n\n"
+        has_it = any(text.startswith(first) or text.rstrip("\r\n") == self._document for text in asked)
+        return bool(self._document) and not has_it
 
     def _answer(self, question: str) -> None:
         """Stream the answer; what ends it early keeps what there is of it, or takes the question back."""
-        number, due = len(self.conversation), self.owes_document
-        whole = f"{self._document}\n\n{question}" if due else question
+        whole = f"{self._document}\n\n{question}" if self.owes_document else question
         with Progress("reading", "tokens") as progress:
             stream = self.conversation.ask(whole, self._sampling, self._decoding, on_prefill=progress.callback)
-            if due:
-                self._document_at = number
             try:
                 for completion in stream:
                     progress.close()
@@ -171,7 +166,7 @@ class Chat:
                 else:
                     self.conversation.rewind()
                     tell("the question is taken back")
-                    self._mind_the_document()
+                    self._tell_what_is_left()
                 if isinstance(ended, TriForceError):
                     raise
             else:
@@ -212,29 +207,17 @@ class Chat:
             self._kept.keep(None)
             then = "/save writes there from here on"
         self.conversation, self._file, self._last = conversation, Path(name), None
-        found = self._find_document()
-        self._document_at = -1 if found is None and self._document_at is not None else found  # or it was the other's
         tell(f"loaded {len(session):,} tokens from {name}; {then}")
-
-    def _find_document(self) -> int | None:
-        """The number of the question that the document stands before, None before it is asked."""
-        asked = [message["content"] for message in self.conversation.messages if message["role"] == "user"]
-        first = f"{self._document}\n\n"
-        found = (i for i, text in enumerate(asked) if text.startswith(first) or text.rstrip("\r\n") == self._document)
-        return next(found, None) if self._document else None
 
     def _rewind(self, _: str) -> None:
         self.conversation.rewind()
-        self._mind_the_document()
+        self._tell_what_is_left()
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
-        self._mind_the_document()
+        self._tell_what_is_left()
 
-    def _mind_the_document(self) -> None:
-        """Taken back with its question, it goes before the next one."""
-        if self._document_at is not None and len(self.conversation) <= max(self._document_at, 0):
-            self._document_at = None
+    def _tell_what_is_left(self) -> None:
         due = "; the document goes before the next question" if self.owes_document else ""
         tell(f"{len(self.conversation.session):,} tokens are left{due}")
 
