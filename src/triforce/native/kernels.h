@@ -9,8 +9,7 @@
 #define MOST_QUERIES 512  // query rows of one KV head: past it, the scores of a block outgrow the second-level cache
 
 #define MOST_WIDTH 16  // floats in the widest vector of any variant
-#define BLOCK 64       // rows met at a time: their keys fit the first-level cache as floats
-#define TURNED (BLOCK + MOST_WIDTH)  // floats between elements of turned keys: lines a power of two apart share cache banks
+#define BLOCK 64       // rows met at a time, between two looks at the maximum
 #define ROWS 32        // output rows of a linear layer met at a time
 #define LOG2_E 1.44269504f  // of powers to base 2 in place of e
 
@@ -45,9 +44,10 @@ typedef struct {
     int64_t rows, window;  // all rows, of which the last n are new; positions seen back (0: all)
 } attend_job;
 
-// Floats that `attend` works in: the keys of a block, turned, and its scores. A multiple of 16: neighbours stay aligned.
+// Floats that `attend` works in: a block's scores, and its keys, turned, in any variant. A multiple of 16: neighbours stay
+// aligned.
 static inline int64_t attend_scratch(int dim, int num_queries) {
-    return TURNED * (int64_t)dim + BLOCK * (int64_t)num_queries;
+    return BLOCK * (int64_t)num_queries + (BLOCK + MOST_WIDTH) * (int64_t)dim;
 }
 
 // How much the query rows of one KV head want each chunk, by its mean key: the sum of their softmaxes.

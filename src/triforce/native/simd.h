@@ -225,6 +225,30 @@ static inline void turn_tile(const vtile *rows, float *out, int64_t stride) {
         _mm256_storeu_ps(out + (i + 4) * stride, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
     }
 }
+
+// The same of 16 rows of 16-bit elements, without looking at what they mean: out[d * stride + row] for eight d.
+#define NARROW_TILE 16
+
+static inline void turn_narrow_tile(const char *rows, int64_t bytes, uint16_t *out, int64_t stride) {
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i++) {  // row i beside row i + 8
+        const __m128i low = _mm_loadu_si128((const __m128i *)(rows + i * bytes));
+        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128((const __m128i *)(rows + (i + 8) * bytes)), 1);
+    }
+    for (int i = 0; i < 8; i += 2) {  // pairs of rows, four elements each
+        b[i] = _mm256_unpacklo_epi16(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_epi16(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)  // fours of rows, two elements each
+        for (int half = 0; half < 2; half++) {
+            a[i + 2 * half] = _mm256_unpacklo_epi32(b[i + half], b[i + half + 2]);
+            a[i + 2 * half + 1] = _mm256_unpackhi_epi32(b[i + half], b[i + half + 2]);
+        }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_si256((__m256i *)(out + 2 * i * stride), _mm256_unpacklo_epi64(a[i], a[i + 4]));
+        _mm256_storeu_si256((__m256i *)(out + (2 * i + 1) * stride), _mm256_unpackhi_epi64(a[i], a[i + 4]));
+    }
+}
 #elif defined(__ARM_NEON) && defined(__aarch64__)
 #define TILE 4
 typedef float32x4_t vtile;
