@@ -128,12 +128,16 @@ API int triforce_attend(const attend_args *a) {
     if (!scratch) return -1;
     float *q = scratch + threads * scratch_size, *parts = q + q_size;
     gather_all(a, q);
-    // Neighbours for one thread, which then reads one stream; not all at once, so that a late thread is helped
-    const int together = p.tiles > 1 || tasks < 8 * threads ? 1 : tasks / (4 * threads);
-#pragma omp parallel for schedule(dynamic, together)
-    for (int i = 0; i < tasks; i++) {
-        const int task = p.tiles > 1 ? tasks - 1 - i : i;  // later tiles see more rows: the longest first
-        attend_task(a, &p, q, task, scratch + omp_get_thread_num() * scratch_size, parts + task * p.part);
+    share shares[MOST_SHARES];
+    const int num = share_out(shares, tasks);
+#pragma omp parallel
+    {
+        int passed = 0;
+        float *own = scratch + omp_get_thread_num() * scratch_size;
+        for (int64_t i; (i = take(shares, num, &passed)) >= 0;) {
+            const int task = (int)(p.tiles > 1 ? tasks - 1 - i : i);  // later tiles see more rows: the longest first
+            attend_task(a, &p, q, task, own, parts + task * p.part);
+        }
     }
     merge_all(a, &p, parts);
     return 0;

@@ -6,8 +6,6 @@
 #include "drivers.h"
 #include "threads.h"
 
-#define CHUNKS 4  // of a thread, in a linear layer: few, so that each is a long stream; some, so that a late thread is helped
-
 const kernel_table *chosen = &kernels_portable;
 
 static const kernel_table *best(void) {
@@ -57,10 +55,14 @@ API int64_t triforce_size_of(int which) {
 
 // y = x W^T, or y += x W^T, each weight read once.
 API void triforce_linear(const linear_job *job) {
-    const int64_t rows = (job->out / (CHUNKS * omp_get_max_threads()) / 4 + 1) * 4, chunks = (job->out + rows - 1) / rows;
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t i = 0; i < chunks; i++)
-        chosen->linear(job, i * rows, (i + 1) * rows < job->out ? (i + 1) * rows : job->out);
+    share shares[MOST_SHARES];
+    const int num = share_out(shares, (job->out + ROWS - 1) / ROWS);
+#pragma omp parallel
+    {
+        int passed = 0;
+        for (int64_t i; (i = take(shares, num, &passed)) >= 0;)
+            chosen->linear(job, i * ROWS, (i + 1) * ROWS < job->out ? (i + 1) * ROWS : job->out);
+    }
 }
 
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps) {
