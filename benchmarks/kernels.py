@@ -2,11 +2,11 @@
 
     python benchmarks/kernels.py
 
-Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), of 30 layers one after the other, as
-in decoding, so that they come from memory. The pass over all weights as filed is one native call over a cache of 16
-rows, and the head's. The bound by arithmetic is the better of two square products in PyTorch: the processor's own peak
-of fused multiply-adds cannot be had from Python, and is higher. Medians of 15 turns of 2 calls each, after 4 turns that
-do not count. The last line is JSON.
+Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), 30 calls in a row as in a pass over
+its layers, each on the next of as many layers as fill 256 MB, so that rows come from memory; seconds are of one call.
+The pass over all weights as filed is one native call over a cache of 16 rows, and the head's. The bound by arithmetic
+is the better of two square products in PyTorch: the processor's own peak of fused multiply-adds cannot be had from
+Python, and is higher. Medians of 15 turns, two works each, after 4 turns that do not count. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ LAYERS, HEADS, KV_HEADS, DIM = 30, 9, 3, 64
 FLUSHED = 256 << 20  # bytes of rows to go through before the same are read again: more than a processor's caches
 HELD = 16  # rows in the cache of a pass over weights
 WARM_UP = 4  # turns
-CALLS = 2  # in each turn
+REPEATS = 2  # of a work in each turn
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Something to run, the bytes it must read and the multiplications and additions it must do."""
+    """Something to run, the bytes that a call must read and the multiplications and additions that it must do."""
 
     work: Callable[[], object]
     num_bytes: int
     operations: int
+    calls: int = 1  # in `work`
 
 
 def main() -> None:
@@ -63,7 +64,9 @@ def _measure(works: dict[str, Kernel], runs: int) -> dict[str, dict[str, Any]]:
     copy, products = Copy(), {f"product {size}": Product(size) for size in (1024, 2048)}
     machine: dict[str, Callable[[], object]] = {"copy": copy, **products}
     kernels_work = {name: kernel.work for name, kernel in works.items()}
-    seconds = in_turn({**machine, **kernels_work}, runs, WARM_UP, CALLS)
+    seconds = in_turn({**machine, **kernels_work}, runs, WARM_UP, REPEATS)
+    for name, kernel in works.items():
+        seconds[name] = [taken / kernel.calls for taken in seconds[name]]
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     bandwidth = copy.num_bytes / medians["copy"]
     peak = max(product.operations / medians[name] for name, product in products.items())
@@ -88,7 +91,7 @@ def _measure(works: dict[str, Kernel], runs: int) -> dict[str, dict[str, Any]]:
 
 
 def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
-    """1, 4 and 8 queries over `num_rows` rows of every layer: the same memory again only where it left the caches."""
+    """1, 4 and 8 queries over `num_rows` rows, of one layer after the other."""
     num_bytes = 2 * KV_HEADS * num_rows * DIM * 2
     layers = torch.randn(-(-FLUSHED // num_bytes), 2, KV_HEADS, num_rows, DIM, dtype=torch.float16)
     turn = itertools.cycle(layers.unbind(0))
@@ -100,7 +103,7 @@ def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
             for keys, values in itertools.islice(turn, LAYERS):
                 native.attend(q, keys, values)
 
-        return Kernel(work, LAYERS * num_bytes, LAYERS * 4 * n * HEADS * num_rows * DIM)
+        return Kernel(work, num_bytes, 4 * n * HEADS * num_rows * DIM, LAYERS)
 
     return {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
 

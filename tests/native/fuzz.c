@@ -58,7 +58,17 @@ static void *rows_of(int type, int64_t count) {
 
 static double value_of(const attend_args *a, const void *rows, const float *scales, int head, int64_t row, int d) {
     const int64_t at = head * a->head_stride + row * a->dim + d;
-    return a->type == ROW_FLOAT32 ? ((const float *)rows)[at] : ((const int8_t *)rows)[at] * (double)scales[at / a->dim];
+    uint32_t wide;
+    float value;
+    switch (a->type) {
+        case ROW_FLOAT32: return ((const float *)rows)[at];
+        case ROW_FLOAT16: return ((const _Float16 *)rows)[at];
+        case ROW_BFLOAT16:
+            wide = (uint32_t)((const uint16_t *)rows)[at] << 16;
+            memcpy(&value, &wide, sizeof value);
+            return value;
+        default: return ((const int8_t *)rows)[at] * (double)scales[at / a->dim];
+    }
 }
 
 // One query by definition.
@@ -123,7 +133,7 @@ static void fuzz_attend(void) {
     a.ancestors = chance(3) ? tree(a.n) : 0;
     a.out = floats((int64_t)a.n * a.heads * a.dim);
     if (triforce_attend(&a)) abort();
-    if (a.type == ROW_FLOAT32 || a.type == ROW_INT8) check_attention(&a, between(0, a.n - 1), between(0, a.heads - 1));
+    check_attention(&a, between(0, a.n - 1), between(0, a.heads - 1));
 }
 
 static void fuzz_rotate(void) {

@@ -47,7 +47,8 @@ static void *enter(void *argument) {
 void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags) {
     (void)flags;
     if (team > 1) abort();  // the kernels nest no sections
-    const int count = threads ? (int)threads : wanted;
+    static int sections_begun;
+    const int most = threads ? (int)threads : wanted, count = ++sections_begun % 3 || most == 1 ? most : most - 1;  // a team may be smaller
     section sections[MOST_THREADS];
     pthread_t ids[MOST_THREADS];
     atomic_store_explicit(&dealt, 0, memory_order_relaxed);

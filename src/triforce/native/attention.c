@@ -128,14 +128,14 @@ API int triforce_attend(const attend_args *a) {
     if (!scratch) return -1;
     float *q = scratch + threads * scratch_size, *parts = q + q_size;
     gather_all(a, q);
-    share shares[MOST_SHARES];
-    const int num = share_out(shares, tasks);
+    shared_work work;
+    cut(&work, tasks);
 #pragma omp parallel
     {
         int passed = 0;
         float *own = scratch + omp_get_thread_num() * scratch_size;
-        for (int64_t i; (i = take(shares, num, &passed)) >= 0;) {
-            const int task = (int)(p.tiles > 1 ? tasks - 1 - i : i);  // later tiles see more rows: the longest first
+        for (int64_t i; (i = take(&work, &passed)) >= 0;) {
+            const int task = (int)(p.tiles > 1 ? tasks - 1 - i : i);  // later tiles see more rows: a head's longest first
             attend_task(a, &p, q, task, own, parts + task * p.part);
         }
     }

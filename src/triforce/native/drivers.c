@@ -6,6 +6,8 @@
 #include "drivers.h"
 #include "threads.h"
 
+#define PIECES 4  // of a linear layer for each thread, at least, so that a late one can be helped; of ROWS output rows at most
+
 const kernel_table *chosen = &kernels_portable;
 
 static const kernel_table *best(void) {
@@ -55,13 +57,14 @@ API int64_t triforce_size_of(int which) {
 
 // y = x W^T, or y += x W^T, each weight read once.
 API void triforce_linear(const linear_job *job) {
-    share shares[MOST_SHARES];
-    const int num = share_out(shares, (job->out + ROWS - 1) / ROWS);
+    const int64_t even = (job->out / (PIECES * omp_get_max_threads()) / 4 + 1) * 4, rows = even < ROWS ? even : ROWS;
+    shared_work work;
+    cut(&work, (job->out + rows - 1) / rows);
 #pragma omp parallel
     {
         int passed = 0;
-        for (int64_t i; (i = take(shares, num, &passed)) >= 0;)
-            chosen->linear(job, i * ROWS, (i + 1) * ROWS < job->out ? (i + 1) * ROWS : job->out);
+        for (int64_t i; (i = take(&work, &passed)) >= 0;)
+            chosen->linear(job, i * rows, (i + 1) * rows < job->out ? (i + 1) * rows : job->out);
     }
 }
 

@@ -10,7 +10,7 @@
 
 #define MOST_WIDTH 16  // floats in the widest vector of any variant
 #define BLOCK 64       // rows met at a time, between two looks at the maximum
-#define ROWS 32        // output rows of a linear layer met at a time
+#define ROWS 32        // output rows of a linear layer met at a time, and the most that a thread takes at once
 #define LOG2_E 1.44269504f  // of powers to base 2 in place of e
 
 // Rows of 8-bit integers have a scale each: a value is the integer times its row's scale.

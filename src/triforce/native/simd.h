@@ -233,7 +233,8 @@ static inline void turn_narrow_tile(const char *rows, int64_t bytes, uint16_t *o
     __m256i a[8], b[8];
     for (int i = 0; i < 8; i++) {  // row i beside row i + 8
         const __m128i low = _mm_loadu_si128((const __m128i *)(rows + i * bytes));
-        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128((const __m128i *)(rows + (i + 8) * bytes)), 1);
+        const __m128i high = _mm_loadu_si128((const __m128i *)(rows + (i + 8) * bytes));
+        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     }
     for (int i = 0; i < 8; i += 2) {  // pairs of rows, four elements each
         b[i] = _mm256_unpacklo_epi16(a[i], a[i + 1]);
