@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from triforce.cli import interrupts
 from triforce.cli.interrupts import Interrupts
 from triforce.cli.session import KeptSession
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Ctrl-C raises, though a shell that runs the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press() -> None:
