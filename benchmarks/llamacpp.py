@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.pull import document_path, pull
 
+REST = 3.0  # seconds between two, whose idle threads go on spinning for a while
 FLASH = {
     "flash on": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "flash off": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,
@@ -38,9 +40,11 @@ def main() -> None:
         for run in range(args.repeats):
             prompt = tokens[run * 101 : run * 101 + context]  # another start each time: nothing can be reused
             row: dict[str, Any] = {"context": context, "run": run}
+            time.sleep(REST)
             ours = engine.generate(prompt, SamplingParams(max_new_tokens=args.new), Decoding(method="ar"))
             row["ours"] = (ours.timings.prefill_tokens_per_second, ours.timings.decode_tokens_per_second)
             for name, server in servers.items():
+                time.sleep(REST)
                 row[name] = _measure(server, prompt, args.new)
             rows.append(row)
             print(row, flush=True)
