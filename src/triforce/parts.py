@@ -11,7 +11,7 @@ from triforce.config import Decoding
 from triforce.drafters.adaptive import Adaptive, Option
 from triforce.drafters.cascade import Cascade
 from triforce.drafters.forced import Forced, Forcing
-from triforce.drafters.lookup import Lookup
+from triforce.drafters.lookup import LongMatches, Lookup
 from triforce.drafters.model import ModelDrafter
 from triforce.drafters.none import NoDrafter
 from triforce.models.decoder import Decoder
@@ -23,6 +23,9 @@ from triforce.tokens import TokenIds
 
 # The most tokens that are drafted at a time where depth is left open: a verifying pass is all arithmetic beyond.
 _MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
+
+# Tokens that occurred before, and the share of those after them that a target accepts, about (docs/log.md, section 23).
+_LONG_MATCHES, _ANY_MATCH = ((16, 0.95), (6, 0.85)), 0.7
 
 
 class Parts:
@@ -54,23 +57,28 @@ class Parts:
         return Forced(self._grammar, drafter, self.target.model.config.vocab_size, self._forced)
 
     def prefill(self, tokens: TokenIds, on_progress: Callable[[int], None] | None = None) -> None:
-        """Hold rows for all `tokens` in the full cache, and mark their end; `on_progress` hears how many are held."""
+        """Hold rows for all `tokens` in the full cache, and mark their end; `on_progress` hears how many are held.
+
+        Lookup reads them too: its first draft then costs as much as any other.
+        """
         self.target.prefill(tokens, on_progress)
         self._cache.mark()
+        if self._lookup:
+            self._lookup.read(tokens)
 
     def catch_up(self, tokens: TokenIds) -> None:
         """Have the full cache hold `tokens` and no more, whoever used it meanwhile: what is drafted depends on it."""
         if self._cache.sync(tokens) < len(tokens):
             self.target.prefill(tokens)
 
-    def cascade(self, inner: Callable[[Parts], Drafter] | None = None) -> Cascade:
+    def cascade(self, inner: Callable[[Parts, int], list[Option]] | None = None) -> Cascade:
         """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
         d = self.decoding
         runner = ModelRunner("sparse", self.target.model, SparseCache(self._cache, d))
         self.levels.append(runner.stats)
         if inner is None:
             return Cascade(runner, self.joined(NoDrafter()), _MOST_INNER)
-        drafter = self._chosen(runner.stats, d.gamma1, Option(inner(self), _MOST_INNER))
+        drafter = self._chosen(runner.stats, d.gamma1, *inner(self, _MOST_INNER))
         return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
 
     def _chosen(self, verifier: LevelStats, depth: int | None, *options: Option) -> Drafter:
@@ -83,9 +91,9 @@ class Parts:
         forced = [Option(self.joined(NoDrafter()), _MOST_COPIED)] if self._grammar else []
         return Adaptive(verifier, [*forced, *options])
 
-    def _paced(self, option: Option) -> Drafter:
+    def _paced(self, *options: Option) -> Drafter:
         """A drafter for the target, `gamma2` tokens at a time or, where that is left open, as many as pay."""
-        return self._chosen(self.target.stats, self.decoding.gamma2, option)
+        return self._chosen(self.target.stats, self.decoding.gamma2, *options)
 
     def _over_part(self, drafter: Drafter, rows: int) -> Option:
         """A drafter of the target's own weights over `rows` of its rows.
@@ -100,7 +108,7 @@ class Parts:
 
     def copied(self) -> Drafter:
         """Prompt lookup, paced."""
-        return self._paced(Option(self.lookup(), _MOST_COPIED))
+        return self._paced(*self._copying(_MOST_COPIED))
 
     def drafted(self) -> Drafter:
         """The small model, paced."""
@@ -117,7 +125,7 @@ class Parts:
         if self.decoding.gamma2:
             return self.joined(cascade)
         drafted = Option(cascade, _MOST_DRAFTED) if self.draft else self._over_part(cascade, self.decoding.budget)
-        return self._chosen(self.target.stats, None, Option(self.lookup(), _MOST_COPIED), drafted)
+        return self._chosen(self.target.stats, None, *self._copying(_MOST_COPIED), drafted)
 
     def lookup(self) -> Lookup:
         """Prompt lookup, one for all levels."""
@@ -141,6 +149,12 @@ class Parts:
         self.levels.append(runner.stats)
         return ModelDrafter(runner, self.target.model.config.vocab_size)
 
-    def fastest(self) -> Drafter:
-        """The draft model where one is given, else lookup."""
-        return self.small() if self.draft else self.lookup()
+    def fastest(self, most: int) -> list[Option]:
+        """The draft model where one is given, else lookup; at most `most` tokens of it."""
+        return [Option(self.small(), most)] if self.draft else self._copying(most)
+
+    def _copying(self, most: int) -> list[Option]:
+        """Lookup, by the length of the match; the last takes any."""
+        lookup = self.lookup()
+        longer = [Option(LongMatches(lookup, least), most, expected=share) for least, share in _LONG_MATCHES]
+        return [*longer, Option(lookup, most, expected=_ANY_MATCH)]

@@ -44,12 +44,13 @@ class Counting:
     def __init__(self, a: float, b: float) -> None:
         self.stats = LevelStats("target")
         self._a, self._b = a, b
+        self.slowness = 1.0
         self.rows: list[int] = []
 
     def logits(self, tokens: TokenIds, num_rows: int) -> Tensor:
         self.rows.append(num_rows)
         self.stats.passes += 1
-        self.stats.seconds += self._a + self._b * num_rows
+        self.stats.seconds += self.slowness * (self._a + self._b * num_rows)
         return one_hot((torch.from_numpy(tokens[-num_rows:]).long() + 1) % 50, 50)
 
 
@@ -146,6 +147,38 @@ def test_the_cost_of_a_pass_is_fitted_to_what_was_seen() -> None:
     stats.seconds += 100.0
     verifier.observe(3)
     assert verifier.fit() == pytest.approx((3.0, 0.5))
+
+
+def test_passes_of_one_size_alone_leave_what_was_known() -> None:
+    stats = LevelStats("target")
+    verifier = Verifier(stats)
+    for rows in (1, 5, *[1] * 2000):
+        stats.passes += 1
+        stats.seconds += 3.0 + 0.5 * rows
+        verifier.observe(rows)
+        if rows == 5:
+            assert verifier.is_known
+    assert verifier.fit() == pytest.approx((3.0, 0.5))
+
+
+def test_large_passes_seen_while_the_machine_was_slow_do_not_end_drafting(clock: Clock) -> None:
+    guess = Guessing(clock, 0.01, wrong=30)
+    target = Counting(14.0, 5.0)
+    drafter = Adaptive(target.stats, [Option(guess, 15)])
+    tokens, sampler = PREFIX, Sampler(SamplingParams())
+    for i in range(40):
+        target.slowness = 2.5 if target.rows.count(1) < 2 and i < 8 else 1.0
+        tokens = extend(tokens, step(tokens, target, drafter, 64, sampler).tokens)
+    assert sum(target.rows[-10:]) > 80
+
+
+def test_a_sure_drafter_is_asked_before_a_likely_one_and_each_is_learned_apart(clock: Clock) -> None:
+    sure, likely = Guessing(clock, 0.1), Guessing(clock, 0.1, wrong=3)
+    target = Counting(10.0, 1.0)
+    options = [Option(likely, 12, expected=0.7), Option(sure, 12, expected=0.95)]
+    run(target, Adaptive(target.stats, options), 20)
+    assert options[1].accepted / options[1].tested > 0.98
+    assert len(likely.asked) < 3 < len(sure.asked)
 
 
 class Priced(TableRunner):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from triforce.config import SamplingParams
 from triforce.drafters import lookup as module
-from triforce.drafters.lookup import Lookup
+from triforce.drafters.lookup import LongMatches, Lookup
 from triforce.sampling import Sampler
 from triforce.tokens import TokenIds
 
@@ -67,6 +67,26 @@ def test_it_proposes_what_a_brute_force_search_finds_after_any_rollbacks(
         for dropped, appended in turns:
             tokens = tokens[: max(len(tokens) - dropped, 0)] + appended
             assert drafted(lookup, tokens, depth) == slow_draft(tokens, depth, min_match, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length"), [([1, 2, 3, 0, 1, 2, 3], 3), ([1, 2, 3, 0, 0, 2, 3], 2), ([0, 1, 2, 3], 0)]
+)
+def test_long_matches_are_those_of_at_least_so_many_tokens(tokens: list[int], length: int) -> None:
+    lookup = Lookup(VOCAB, 2)
+    for least in range(2, 6):
+        draft = LongMatches(lookup, least).propose(ids(tokens), 2, SAMPLER)
+        assert (draft is not None) == (length >= least)
+        assert draft is None or draft.tokens == drafted(lookup, tokens, 2)
+
+
+def test_drafters_of_one_lookup_seek_once_for_each_sequence() -> None:
+    lookup = Lookup(VOCAB, 2)
+    for tokens in ([1, 2, 0, 1, 2], [1, 2, 0, 1, 2, 0], [1, 2, 0, 1, 2]):
+        for least in (5, 3, 2):
+            LongMatches(lookup, least).propose(ids(tokens), 2, SAMPLER)
+    assert lookup.stats.passes == 3
+    assert lookup.stats.name == LongMatches(lookup, 9).stats.name
 
 
 def test_the_longest_match_wins_over_a_later_shorter_one() -> None:

@@ -14,61 +14,82 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from triforce.sampling import Sampler
 from triforce.speculative import Draft, Drafter
 from triforce.statistics import LevelStats
 from triforce.tokens import TokenIds
 
-_PASSES = 5  # of each size, whose median cost counts
+_FADING = 0.95  # of what a pass tells, per later pass
+_LEAST_SPREAD = 1e-6  # of sizes, relative, that a slope is taken from
 _DRAFTS = 9  # drafts whose median cost counts
 _DECAY = 0.9  # of acceptance counts, per draft
-_PRIOR = 2.0  # weight of the first guess, in tokens
+_PRIOR = 4.0  # weight of the expected acceptance, in tokens
 _FIRST_DEPTH = 3  # of a drafter that was never tried
 _LONGEST_WAIT = 128  # steps until a drafter that does not pay is tried again
 
 
 class Verifier:
-    """Seconds of a verifying pass of n rows, fitted as a + b n to recent passes."""
+    """Seconds of a verifying pass of n rows, as a + b n: the least squares of relative errors, recent passes first.
+
+    Relative, because a shared machine is slow for a while and passes of one size may all have been seen then: what
+    took long should not outweigh what is known of the rest.
+    """
 
     def __init__(self, stats: LevelStats) -> None:
         self._stats = stats
         self._seen = stats.passes, stats.seconds
-        self._seconds: dict[int, deque[float]] = {}  # by number of rows
+        self._sums = np.zeros(5)  # of xx, xy, yy, x, y, weighted by age, for x = 1 / seconds and y = n / seconds
+        self._saw_plain = False
+        self._fit: tuple[float, float] | None = None
 
     def observe(self, rows: int) -> None:
         """What has been spent since the last call was one pass of `rows`, unless there were none or several."""
         passes, seconds = self._stats.passes - self._seen[0], self._stats.seconds - self._seen[1]
         self._seen = self._stats.passes, self._stats.seconds
-        if passes == 1:
-            self._seconds.setdefault(rows, deque(maxlen=_PASSES)).append(seconds)
+        if passes == 1 and seconds > 0:
+            x, y = 1 / seconds, rows / seconds
+            self._sums = self._sums * _FADING + (x * x, x * y, y * y, x, y)
+            self._saw_plain |= rows == 1
+            self._update()
+
+    def _update(self) -> None:
+        xx, xy, yy, x, y = self._sums.tolist()
+        spread = xx * yy - xy * xy
+        if spread <= _LEAST_SPREAD * xx * yy:  # all of one size, as far as is remembered
+            return
+        a, b = (yy * x - xy * y) / spread, (xx * y - xy * x) / spread
+        self._fit = (x / xx, 0.0) if b < 0 else (0.0, y / yy) if a < 0 else (a, b)
 
     @property
     def is_known(self) -> bool:
         """Whether passes of two sizes were seen, one row among them."""
-        return 1 in self._seconds and len(self._seconds) > 1
+        return self._saw_plain and self._fit is not None
 
     def fit(self) -> tuple[float, float]:
-        """(a, b), both at least 0, by least squares over the median of each size; only where it `is_known`."""
-        sizes, medians = list(self._seconds), [statistics.median(seconds) for seconds in self._seconds.values()]
-        size, seconds = statistics.fmean(sizes), statistics.fmean(medians)
-        spread = sum((n - size) ** 2 for n in sizes)
-        slope = sum((n - size) * (s - seconds) for n, s in zip(sizes, medians, strict=True)) / spread
-        b = min(max(slope, 0.0), seconds / size)
-        return seconds - b * size, b
+        """(a, b), both at least 0; only where it `is_known`."""
+        assert self._fit is not None
+        return self._fit
 
 
 @dataclass
 class Option:
-    """One drafter, the most tokens to ask of it, the shortest sequence where it can pay, and what was learned of it."""
+    """One drafter, the most tokens to ask of it, the shortest sequence where it can pay, the acceptance expected of it,
+    and what was learned of it."""
 
     drafter: Drafter
     most: int
     least_length: int = 0
-    accepted: float = 0.8 * _PRIOR
+    expected: float = 0.8
+    accepted: float = field(init=False)
     tested: float = _PRIOR
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=_DRAFTS))  # seconds per drafted token
     wait: int = 0  # steps until it is tried again
     waited: int = 1
+
+    def __post_init__(self) -> None:
+        self.accepted = self.expected * _PRIOR
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Count an outcome; tokens after the first rejected one were not tested."""

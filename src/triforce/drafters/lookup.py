@@ -7,7 +7,9 @@ Its draft law is one-hot.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from triforce.sampling import Sampler, one_hot
@@ -28,20 +30,10 @@ class Lookup:
         self._min_match = min_match
         self._log = TokenLog()
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions just after its occurrences
+        self._sought: TokenIds | None = None  # the last sequence, for which `_found` is the answer
+        self._found = (0, 0)
 
-    def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
-        del sampler
-        start = time.perf_counter()
-        self._index(tokens)
-        found = self._continuation(tokens)
-        drafted = _read_on(tokens, found, depth) if found is not None else []
-        self.stats.passes += 1
-        self.stats.seconds += time.perf_counter() - start
-        if not drafted:
-            return None
-        return Draft(drafted, one_hot(torch.tensor(drafted), self._vocab_size), [self.stats.name] * len(drafted))
-
-    def _index(self, tokens: TokenIds) -> None:
+    def read(self, tokens: TokenIds) -> None:
         """Enter the n-grams that end before the last token, so that a match always has a continuation."""
         n, kept = self._min_match, self._log.common_prefix(tokens[:-1])
         for end in range(len(self._log), max(kept, n - 1), -1):
@@ -57,20 +49,65 @@ class Lookup:
         for end in range(n, len(ids) + 1):
             self._ends.setdefault(tuple(ids[end - n : end]), []).append(end + max(kept - n + 1, 0))
 
-    def _continuation(self, tokens: TokenIds) -> int | None:
-        """The position after the longest earlier occurrence of a suffix of `tokens`."""
-        if len(tokens) < self._min_match:
+    def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
+        return self.propose_after(self._min_match, tokens, depth, sampler)
+
+    def propose_after(self, least: int, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
+        """The same where at least the last `least` tokens occurred before, nothing elsewhere."""
+        del sampler
+        start = time.perf_counter()
+        position, length = self._longest_match(tokens)
+        drafted = _read_on(tokens, position, depth) if length >= max(least, 1) else []
+        self.stats.seconds += time.perf_counter() - start
+        if not drafted:
             return None
+        return Draft(drafted, one_hot(torch.tensor(drafted), self._vocab_size), [self.stats.name] * len(drafted))
+
+    def _longest_match(self, tokens: TokenIds) -> tuple[int, int]:
+        """The position after the longest earlier occurrence of a suffix of `tokens`, and its length, 0 if too short.
+
+        Drafters of one lookup ask this of one sequence in turn.
+        """
+        if self._sought is None or not np.array_equal(self._sought, tokens):
+            self._sought = None  # an interruption leaves no wrong answer
+            self.read(tokens)
+            self._found = self._search(tokens)
+            self._sought = tokens
+            self.stats.passes += 1
+        return self._found
+
+    def _search(self, tokens: TokenIds) -> tuple[int, int]:
+        if len(tokens) < self._min_match:
+            return 0, 0
         ends = self._ends.get(tuple(tokens[-self._min_match :].tolist()), [])[-_CANDIDATES:]
         suffix = tokens[-_LONGEST:][::-1]
-        best, best_length = None, 0
+        best, longest = 0, 0
         for end in reversed(ends):
             before = tokens[max(end - _LONGEST, 0) : end][::-1]
             differ = before != suffix[: len(before)]
             length = int(differ.argmax()) if differ.any() else len(before)
-            if length > best_length:
-                best, best_length = end, length
-        return best
+            if length > longest:
+                best, longest = end, length
+        return best, longest
+
+
+@dataclass(frozen=True)
+class LongMatches:
+    """`lookup` where at least the last `least` tokens occurred before, nothing elsewhere.
+
+    The longer the match, the likelier is what followed it: whoever chooses by acceptance should learn it apart.
+    """
+
+    lookup: Lookup
+    least: int
+
+    @property
+    def stats(self) -> LevelStats:
+        """The lookup's own."""
+        return self.lookup.stats
+
+    def propose(self, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
+        return self.lookup.propose_after(self.least, tokens, depth, sampler)
 
 
 def _read_on(tokens: TokenIds, position: int, depth: int) -> list[int]:
