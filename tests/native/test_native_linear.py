@@ -9,6 +9,7 @@ from native_cases import BUILT, FORMATS, blocks, normal
 from torch import Tensor
 
 from triforce.attention.rope import Rope
+from triforce.models import matrix
 from triforce.models.matrix import Filed, FiledMatrix
 from triforce.native import NARROW, Kernels
 
@@ -54,12 +55,29 @@ def test_a_row_of_a_linear_layer_among_others_gets_the_bits_that_it_gets_alone(
         assert torch.equal(together[:n], alone[:n]), n
 
 
-@pytest.mark.parametrize("dim", [16, 24, 33, 576])
-def test_norm_and_gate_equal_pytorchs(native: Kernels, dim: int) -> None:
-    x, weight = normal(5, dim) * 10, normal(dim, seed=1)
+@pytest.mark.parametrize("n", [NARROW, NARROW + 1, 200])
+@pytest.mark.parametrize("at_once", [1, 64 * 5, 2**21])
+def test_a_filed_matrix_is_the_dequantised_one_however_many_rows_are_floats_at_a_time(
+    native: Kernels, monkeypatch: pytest.MonkeyPatch, n: int, at_once: int
+) -> None:
+    monkeypatch.setattr(matrix, "_WIDE_WEIGHTS", at_once)
+    (first, a), (second, b) = blocks("Q4_1", 13, 64), blocks("Q8_0", 8, 64, seed=1)
+    bias, x = normal(21, seed=2), normal(n, 64, seed=3)
+    filed = FiledMatrix(native, [Filed(first, 3), Filed(second, 8)], 64, bias)
+    expected = (x.double() @ torch.cat((a, b)).double().t()).float() + bias
+    tolerance = {"rtol": 1e-4, "atol": 1e-5 * float(expected.abs().max())}
+    torch.testing.assert_close(filed.apply(x), expected, **tolerance)
+    y = normal(n, 21, seed=4)
+    filed.add_to(added := y.clone(), x)
+    torch.testing.assert_close(added, y + expected, **tolerance)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(5, 16), (5, 24), (5, 33), (5, 576), (61, 576), (523, 64)])
+def test_norm_and_gate_equal_pytorchs_by_one_thread_and_by_several(native: Kernels, n: int, dim: int) -> None:
+    x, weight = normal(n, dim) * 10, normal(dim, seed=1)
     norm = torch.nn.functional.rms_norm(x, (dim,), weight, 1e-5)
     torch.testing.assert_close(native.rms_norm(x, weight, 1e-5), norm, rtol=1e-5, atol=1e-6)
-    both = torch.cat((x, normal(5, dim, seed=2)), -1)
+    both = torch.cat((x, normal(n, dim, seed=2)), -1)
     gated = torch.nn.functional.silu(x) * both[:, dim:]
     torch.testing.assert_close(native.silu_mul(both), gated, rtol=1e-5, atol=1e-6)
 

@@ -86,13 +86,13 @@ class Decoder:
         layer.down.add_to(x, self._gate(gate_up))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self._native and len(x) <= NARROW:
+        if self._native:
             return self._native.rms_norm(x, weight, self.config.norm_eps)
         return rms_norm(x, weight.shape, weight, self.config.norm_eps)  # in float32 whatever the dtype
 
     def _gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for [T, 2 * inner]."""
-        if self._native and len(gate_up) <= NARROW:
+        if self._native:
             return self._native.silu_mul(gate_up)
         gate, up = gate_up.chunk(2, -1)
         return silu(gate).mul_(up)

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding, linear
 
 from triforce.native import NARROW, Kernels, floats
 
+_WIDE_WEIGHTS = 1 << 21  # that are floats at a time
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}  # GGUF's numbers for plain formats
 
 
@@ -94,19 +95,12 @@ class FiledMatrix:
         self.bias = bias
 
     def apply(self, x: Tensor) -> Tensor:
-        if len(x) > NARROW:
-            return linear(x, self._dense(), self.bias)
         y = floats(len(x), self.out)
-        self._narrow(x, y, accumulate=False)
+        self._multiply(x, y, accumulate=False)
         return y
 
     def add_to(self, y: Tensor, x: Tensor) -> None:
-        if len(x) > NARROW:
-            if self.bias is not None:
-                y += self.bias
-            y.addmm_(x, self._dense().t())
-        else:
-            self._narrow(x, y, accumulate=True)
+        self._multiply(x, y, accumulate=True)
 
     def rows(self, index: Tensor) -> Tensor:
         (part,) = self.parts
@@ -121,18 +115,26 @@ class FiledMatrix:
             start = end
         return torch.cat(rows)
 
-    def _narrow(self, x: Tensor, y: Tensor, accumulate: bool) -> None:
-        x, start = x.contiguous(), 0
+    def _multiply(self, x: Tensor, y: Tensor, accumulate: bool) -> None:
+        x, start, multiply = x.contiguous(), 0, self._wide if len(x) > NARROW else self._narrow
         for part in self.parts:
             end = start + len(part.weights)
             bias = self.bias[start:end] if self.bias is not None else None
-            self._kernels.linear(x, part.weights, part.kind, y[:, start:end], bias=bias, accumulate=accumulate)
+            multiply(x, part, y[:, start:end], bias, accumulate)
             start = end
 
-    def _dense(self) -> Tensor:
-        """All weights as floats, for one wide product."""
-        dense = [self._kernels.dequantise(part.weights, part.kind, self.width) for part in self.parts]
-        return torch.cat(dense) if len(dense) > 1 else dense[0]
+    def _narrow(self, x: Tensor, part: Filed, y: Tensor, bias: Tensor | None, accumulate: bool) -> None:
+        self._kernels.linear(x, part.weights, part.kind, y, bias=bias, accumulate=accumulate)
+
+    def _wide(self, x: Tensor, part: Filed, y: Tensor, bias: Tensor | None, accumulate: bool) -> None:
+        """Products with few weights as floats at a time: a third-level cache holds them, whatever the matrix's size."""
+        step = max(_WIDE_WEIGHTS // self.width, 1)
+        for start in range(0, len(part.weights), step):
+            rows = slice(start, start + step)
+            dense = self._kernels.dequantise(part.weights[rows], part.kind, self.width)
+            y[:, rows].addmm_(x, dense.t(), beta=int(accumulate))
+        if bias is not None:
+            y += bias
 
 
 def _spread(size: int, n: int) -> Tensor:

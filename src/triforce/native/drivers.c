@@ -7,6 +7,8 @@
 #include "threads.h"
 
 #define PIECES 4  // of a linear layer for each thread, at least, so that a late one can be helped; of ROWS output rows at most
+#define SHARE 16         // rows of activations that a thread takes
+#define ALONE (1 << 15)  // floats that are sooner done than threads are woken
 
 const kernel_table *chosen = &kernels_portable;
 
@@ -69,11 +71,15 @@ API void triforce_linear(const linear_job *job) {
 }
 
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps) {
-    chosen->rms_norm(x, weight, out, rows, dim, eps);
+#pragma omp parallel for schedule(static) if (rows * dim > ALONE)
+    for (int64_t at = 0; at < rows; at += SHARE)
+        chosen->rms_norm(x + at * dim, weight, out + at * dim, at + SHARE < rows ? SHARE : rows - at, dim, eps);
 }
 
 API void triforce_silu_mul(const float *gate_up, float *out, int64_t rows, int64_t inner) {
-    chosen->silu_mul(gate_up, out, rows, inner);
+#pragma omp parallel for schedule(static) if (rows * inner > ALONE)
+    for (int64_t at = 0; at < rows; at += SHARE)
+        chosen->silu_mul(gate_up + 2 * at * inner, out + at * inner, at + SHARE < rows ? SHARE : rows - at, inner);
 }
 
 // Bytes of a row of `in` weights, or -1 where the format has no such rows.
