@@ -12,6 +12,7 @@ from tiny_engine import tiny_decoder, tiny_engine
 import triforce.engine
 from triforce.attention.rope import Rope
 from triforce.config import Decoding, SamplingParams
+from triforce.drafters.lookup import Lookup
 from triforce.errors import ModelError, PromptError, UsageError
 from triforce.methods import METHODS
 
@@ -24,6 +25,19 @@ pytestmark = pytest.mark.usefixtures("each_backend")
 
 def decoding(method: str, **changes: int | None) -> Decoding:
     return Decoding(method=method, **{**SMALL, **changes})  # type: ignore[arg-type]
+
+
+def test_lookup_reads_the_prompt_before_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    monkeypatch.setattr(Lookup, "read", lambda self, tokens: read.append((self.stats.passes, len(tokens))))
+    tiny_engine().generate("abcabc", SamplingParams(max_new_tokens=1), Decoding(method="lookup"))
+    assert read[0] == (0, 5)
+
+
+def test_where_depth_is_fixed_lookup_follows_short_matches_too() -> None:
+    done = tiny_engine().generate("abc-abc", SamplingParams(max_new_tokens=4), Decoding(method="lookup", gamma2=3))
+    (lookup,) = (level for level in done.levels if level.name == "lookup")
+    assert lookup.drafted >= 3
 
 
 @pytest.mark.parametrize("draft_seed", [None, 0, 1], ids=["no draft model", "the target itself", "another model"])

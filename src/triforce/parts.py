@@ -24,8 +24,8 @@ from triforce.tokens import TokenIds
 # The most tokens that are drafted at a time where depth is left open: a verifying pass is all arithmetic beyond.
 _MOST_COPIED, _MOST_DRAFTED, _MOST_INNER = 15, 12, 7
 
-# Tokens that occurred before, and the share of those after them that a target accepts, about (docs/log.md, section 23).
-_LONG_MATCHES, _ANY_MATCH = ((16, 0.95), (6, 0.85)), 0.7
+_LONG_MATCHES = ((16, 0.95), (6, 0.85))  # their least length, and a first guess at the acceptance of what follows
+_ANY_MATCH = 0.7  # the guess for any other
 
 
 class Parts:
@@ -71,14 +71,14 @@ class Parts:
         if self._cache.sync(tokens) < len(tokens):
             self.target.prefill(tokens)
 
-    def cascade(self, inner: Callable[[Parts, int], list[Option]] | None = None) -> Cascade:
+    def cascade(self, inner: Callable[[Parts], list[Option]] | None = None) -> Cascade:
         """The target's weights over a sparse cache, sped up by an inner drafter, if any."""
         d = self.decoding
         runner = ModelRunner("sparse", self.target.model, SparseCache(self._cache, d))
         self.levels.append(runner.stats)
         if inner is None:
             return Cascade(runner, self.joined(NoDrafter()), _MOST_INNER)
-        drafter = self._chosen(runner.stats, d.gamma1, *inner(self, _MOST_INNER))
+        drafter = self._chosen(runner.stats, d.gamma1, *inner(self))
         return Cascade(runner, drafter, d.gamma1 or _MOST_INNER)
 
     def _chosen(self, verifier: LevelStats, depth: int | None, *options: Option) -> Drafter:
@@ -149,12 +149,15 @@ class Parts:
         self.levels.append(runner.stats)
         return ModelDrafter(runner, self.target.model.config.vocab_size)
 
-    def fastest(self, most: int) -> list[Option]:
-        """The draft model where one is given, else lookup; at most `most` tokens of it."""
-        return [Option(self.small(), most)] if self.draft else self._copying(most)
+    def fastest(self) -> list[Option]:
+        """The draft model where one is given, else lookup."""
+        return [Option(self.small(), _MOST_INNER)] if self.draft else self._copying(_MOST_INNER)
 
     def _copying(self, most: int) -> list[Option]:
-        """Lookup, by the length of the match; the last takes any."""
+        """Lookup, by the length of the match; the last, which serves where depth is fixed, takes any.
+
+        A long match is first asked of the option that pays most, mostly its own: disjoint ones were no better.
+        """
         lookup = self.lookup()
         longer = [Option(LongMatches(lookup, least), most, expected=share) for least, share in _LONG_MATCHES]
         return [*longer, Option(lookup, most, expected=_ANY_MATCH)]

@@ -67,6 +67,8 @@ def test_it_proposes_what_a_brute_force_search_finds_after_any_rollbacks(
         for dropped, appended in turns:
             tokens = tokens[: max(len(tokens) - dropped, 0)] + appended
             assert drafted(lookup, tokens, depth) == slow_draft(tokens, depth, min_match, 5, 6)
+            lookup.read(ids(tokens[: len(tokens) // 2] + appended))
+            assert drafted(lookup, tokens, depth) == slow_draft(tokens, depth, min_match, 5, 6)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_drafters_of_one_lookup_seek_once_for_each_sequence() -> None:
         for least in (5, 3, 2):
             LongMatches(lookup, least).propose(ids(tokens), 2, SAMPLER)
     assert lookup.stats.passes == 3
-    assert lookup.stats.name == LongMatches(lookup, 9).stats.name
+    assert LongMatches(lookup, 5).stats is lookup.stats
 
 
 def test_the_longest_match_wins_over_a_later_shorter_one() -> None:

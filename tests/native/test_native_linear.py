@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import pytest
 import torch
-from native_cases import BUILT, FORMATS, blocks, normal
+from native_cases import BUILT, FORMATS, blocks, normal, threads
 from torch import Tensor
 
 from triforce.attention.rope import Rope
@@ -63,7 +63,12 @@ def test_a_filed_matrix_is_the_dequantised_one_however_many_rows_are_floats_at_a
     monkeypatch.setattr(matrix, "_WIDE_WEIGHTS", at_once)
     (first, a), (second, b) = blocks("Q4_1", 13, 64), blocks("Q8_0", 8, 64, seed=1)
     bias, x = normal(21, seed=2), normal(n, 64, seed=3)
-    filed = FiledMatrix(native, [Filed(first, 3), Filed(second, 8)], 64, bias)
+    filed = FiledMatrix(
+        native,
+        [Filed(first, int(gguf.GGMLQuantizationType.Q4_1)), Filed(second, int(gguf.GGMLQuantizationType.Q8_0))],
+        64,
+        bias,
+    )
     expected = (x.double() @ torch.cat((a, b)).double().t()).float() + bias
     tolerance = {"rtol": 1e-4, "atol": 1e-5 * float(expected.abs().max())}
     torch.testing.assert_close(filed.apply(x), expected, **tolerance)
@@ -73,13 +78,14 @@ def test_a_filed_matrix_is_the_dequantised_one_however_many_rows_are_floats_at_a
 
 
 @pytest.mark.parametrize(("n", "dim"), [(5, 16), (5, 24), (5, 33), (5, 576), (61, 576), (523, 64)])
-def test_norm_and_gate_equal_pytorchs_by_one_thread_and_by_several(native: Kernels, n: int, dim: int) -> None:
+def test_norm_and_gate_equal_pytorchs_for_one_thread_and_for_several(native: Kernels, n: int, dim: int) -> None:
     x, weight = normal(n, dim) * 10, normal(dim, seed=1)
     norm = torch.nn.functional.rms_norm(x, (dim,), weight, 1e-5)
-    torch.testing.assert_close(native.rms_norm(x, weight, 1e-5), norm, rtol=1e-5, atol=1e-6)
     both = torch.cat((x, normal(n, dim, seed=2)), -1)
     gated = torch.nn.functional.silu(x) * both[:, dim:]
-    torch.testing.assert_close(native.silu_mul(both), gated, rtol=1e-5, atol=1e-6)
+    with threads(3):
+        torch.testing.assert_close(native.rms_norm(x, weight, 1e-5), norm, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(native.silu_mul(both), gated, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.0, -1e30, 1e30, -88.0, 88.0])

@@ -31,7 +31,7 @@ _LONGEST_WAIT = 128  # steps until a drafter that does not pay is tried again
 
 
 class Verifier:
-    """Seconds of a verifying pass of n rows, as a + b n: the least squares of relative errors, recent passes first.
+    """Seconds of a verifying pass of n rows, as a + b n: least squares of relative errors; recent passes weigh more.
 
     Relative, because a shared machine is slow for a while and passes of one size may all have been seen then: what
     took long should not outweigh what is known of the rest.
@@ -41,7 +41,7 @@ class Verifier:
         self._stats = stats
         self._seen = stats.passes, stats.seconds
         self._sums = np.zeros(5)  # of xx, xy, yy, x, y, weighted by age, for x = 1 / seconds and y = n / seconds
-        self._saw_plain = False
+        self.saw_plain = False  # a pass of one row
         self._fit: tuple[float, float] | None = None
 
     def observe(self, rows: int) -> None:
@@ -51,7 +51,7 @@ class Verifier:
         if passes == 1 and seconds > 0:
             x, y = 1 / seconds, rows / seconds
             self._sums = self._sums * _FADING + (x * x, x * y, y * y, x, y)
-            self._saw_plain |= rows == 1
+            self.saw_plain |= rows == 1
             self._update()
 
     def _update(self) -> None:
@@ -65,7 +65,7 @@ class Verifier:
     @property
     def is_known(self) -> bool:
         """Whether passes of two sizes were seen, one row among them."""
-        return self._saw_plain and self._fit is not None
+        return self.saw_plain and self._fit is not None
 
     def fit(self) -> tuple[float, float]:
         """(a, b), both at least 0; only where it `is_known`."""
@@ -83,13 +83,19 @@ class Option:
     least_length: int = 0
     expected: float = 0.8
     accepted: float = field(init=False)
-    tested: float = _PRIOR
-    costs: deque[float] = field(default_factory=lambda: deque(maxlen=_DRAFTS))  # seconds per drafted token
-    wait: int = 0  # steps until it is tried again
-    waited: int = 1
+    tested: float = field(init=False, default=_PRIOR)
+    costs: deque[float] = field(init=False, default_factory=lambda: deque(maxlen=_DRAFTS))  # seconds per drafted token
+    idle: int = field(init=False, default=0)  # steps since it was tried, of those where it was not expected to pay
+    wait: int = field(init=False, default=1)  # such steps until it is tried again
 
     def __post_init__(self) -> None:
-        self.accepted = self.expected * _PRIOR
+        self.accepted = self.expected * self.tested
+
+    def spend(self, seconds: float, tokens: int) -> None:
+        """Count a draft's cost; the next try of what is not expected to pay comes after twice the wait."""
+        self.costs.append(seconds / tokens)
+        if self.idle:
+            self.idle, self.wait = 0, min(2 * self.wait, _LONGEST_WAIT)
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Count an outcome; tokens after the first rejected one were not tested."""
@@ -128,7 +134,7 @@ class Adaptive:
             start = time.perf_counter()
             draft = option.drafter.propose(tokens, wanted, sampler)
             if draft:
-                option.costs.append((time.perf_counter() - start) / len(draft.tokens))
+                option.spend(time.perf_counter() - start, len(draft.tokens))
                 self._chosen = option
                 break
         self._length, self._drafted = len(tokens), draft.tokens if draft else []
@@ -155,18 +161,13 @@ class Adaptive:
             for option in tried:
                 rate, wanted = option.best(a, b, min(depth, option.most))
                 if rate > plain:
-                    option.wait, option.waited = 0, 1
+                    option.idle, option.wait = 0, 1
                     plan.append((rate, option, wanted))
-                elif self._is_due(option):
+                    continue
+                option.idle += 1  # until it has an answer: a try that meets no match is none
+                if option.idle >= option.wait:
                     plan.append((plain, option, min(depth, 1)))
+        elif self._verifier.saw_plain:  # what a draft adds was not seen so far
+            plan += [(0.0, option, min(depth, _FIRST_DEPTH)) for option in tried]
         plan.sort(key=lambda entry: -entry[0])
         return [(option, wanted) for _, option, wanted in plan]
-
-    @staticmethod
-    def _is_due(option: Option) -> bool:
-        """Whether a drafter that does not pay has waited long enough to be tried again; it waits longer each time."""
-        option.wait += 1
-        if option.wait < option.waited:
-            return False
-        option.wait, option.waited = 0, min(2 * option.waited, _LONGEST_WAIT)
-        return True

@@ -30,8 +30,7 @@ class Lookup:
         self._min_match = min_match
         self._log = TokenLog()
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions just after its occurrences
-        self._sought: TokenIds | None = None  # the last sequence, for which `_found` is the answer
-        self._found = (0, 0)
+        self._last: tuple[TokenIds, tuple[int, int]] | None = None  # a sequence, and the match that was found
 
     def read(self, tokens: TokenIds) -> None:
         """Enter the n-grams that end before the last token, so that a match always has a continuation."""
@@ -54,10 +53,11 @@ class Lookup:
 
     def propose_after(self, least: int, tokens: TokenIds, depth: int, sampler: Sampler) -> Draft | None:
         """The same where at least the last `least` tokens occurred before, nothing elsewhere."""
+        assert self._min_match <= least <= _LONGEST, (least, self._min_match)
         del sampler
         start = time.perf_counter()
         position, length = self._longest_match(tokens)
-        drafted = _read_on(tokens, position, depth) if length >= max(least, 1) else []
+        drafted = _read_on(tokens, position, depth) if length >= least else []
         self.stats.seconds += time.perf_counter() - start
         if not drafted:
             return None
@@ -66,15 +66,14 @@ class Lookup:
     def _longest_match(self, tokens: TokenIds) -> tuple[int, int]:
         """The position after the longest earlier occurrence of a suffix of `tokens`, and its length, 0 if too short.
 
-        Drafters of one lookup ask this of one sequence in turn.
+        Drafters of one lookup ask this of one sequence in turn, which nobody changes in place.
         """
-        if self._sought is None or not np.array_equal(self._sought, tokens):
-            self._sought = None  # an interruption leaves no wrong answer
-            self.read(tokens)
-            self._found = self._search(tokens)
-            self._sought = tokens
-            self.stats.passes += 1
-        return self._found
+        if self._last and (self._last[0] is tokens or np.array_equal(self._last[0], tokens)):
+            return self._last[1]
+        self.read(tokens)
+        self._last = tokens, self._search(tokens)
+        self.stats.passes += 1
+        return self._last[1]
 
     def _search(self, tokens: TokenIds) -> tuple[int, int]:
         if len(tokens) < self._min_match:

@@ -116,7 +116,8 @@ class FiledMatrix:
         return torch.cat(rows)
 
     def _multiply(self, x: Tensor, y: Tensor, accumulate: bool) -> None:
-        x, start, multiply = x.contiguous(), 0, self._wide if len(x) > NARROW else self._narrow
+        x, start = x.contiguous(), 0
+        multiply = self._wide if len(x) > NARROW else self._narrow
         for part in self.parts:
             end = start + len(part.weights)
             bias = self.bias[start:end] if self.bias is not None else None
@@ -127,7 +128,7 @@ class FiledMatrix:
         self._kernels.linear(x, part.weights, part.kind, y, bias=bias, accumulate=accumulate)
 
     def _wide(self, x: Tensor, part: Filed, y: Tensor, bias: Tensor | None, accumulate: bool) -> None:
-        """Products with few weights as floats at a time: a third-level cache holds them, whatever the matrix's size."""
+        """Products with some MB of floats at a time in place of the whole matrix: as fast (docs/log.md, section 24)."""
         step = max(_WIDE_WEIGHTS // self.width, 1)
         for start in range(0, len(part.weights), step):
             rows = slice(start, start + step)

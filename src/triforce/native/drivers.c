@@ -7,8 +7,7 @@
 #include "threads.h"
 
 #define PIECES 4  // of a linear layer for each thread, at least, so that a late one can be helped; of ROWS output rows at most
-#define SHARE 16         // rows of activations that a thread takes
-#define ALONE (1 << 15)  // floats that are sooner done than threads are woken
+#define ALONE (1 << 15)  // floats of activations that are sooner done than threads are woken
 
 const kernel_table *chosen = &kernels_portable;
 
@@ -71,15 +70,21 @@ API void triforce_linear(const linear_job *job) {
 }
 
 API void triforce_rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t dim, float eps) {
-#pragma omp parallel for schedule(static) if (rows * dim > ALONE)
-    for (int64_t at = 0; at < rows; at += SHARE)
-        chosen->rms_norm(x + at * dim, weight, out + at * dim, at + SHARE < rows ? SHARE : rows - at, dim, eps);
+    if (rows * dim <= ALONE) {
+        chosen->rms_norm(x, weight, out, rows, dim, eps);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; row++) chosen->rms_norm(x + row * dim, weight, out + row * dim, 1, dim, eps);
 }
 
 API void triforce_silu_mul(const float *gate_up, float *out, int64_t rows, int64_t inner) {
-#pragma omp parallel for schedule(static) if (rows * inner > ALONE)
-    for (int64_t at = 0; at < rows; at += SHARE)
-        chosen->silu_mul(gate_up + 2 * at * inner, out + at * inner, at + SHARE < rows ? SHARE : rows - at, inner);
+    if (rows * inner <= ALONE) {
+        chosen->silu_mul(gate_up, out, rows, inner);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; row++) chosen->silu_mul(gate_up + 2 * row * inner, out + row * inner, 1, inner);
 }
 
 // Bytes of a row of `in` weights, or -1 where the format has no such rows.
