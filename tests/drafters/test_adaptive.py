@@ -45,12 +45,13 @@ class Counting:
     def __init__(self, a: float, b: float) -> None:
         self.stats = LevelStats("target")
         self._a, self._b = a, b
+        self.extra = 0.0  # of passes of more than one row
         self.rows: list[int] = []
 
     def logits(self, tokens: TokenIds, num_rows: int) -> Tensor:
         self.rows.append(num_rows)
         self.stats.passes += 1
-        self.stats.seconds += self._a + self._b * num_rows
+        self.stats.seconds += self._a + self._b * num_rows + self.extra * (num_rows > 1)
         return one_hot((torch.from_numpy(tokens[-num_rows:]).long() + 1) % 50, 50)
 
 
@@ -119,6 +120,17 @@ def test_a_drafter_that_becomes_right_is_found_again(clock: Clock) -> None:
         if i > 60 and guess.asked[-1] > 6:
             break
         assert i < 300
+
+
+@pytest.mark.parametrize("extra", [0.2, 0.4, 0.6])
+def test_passes_of_several_rows_that_begin_dear_do_not_end_drafting(clock: Clock, extra: float) -> None:
+    guess, target = Guessing(clock, 0.001, wrong=1), Counting(0.95, 0.05)
+    target.extra = extra
+    drafter = Adaptive(target.stats, [Option(guess, 12)])
+    run(target, drafter, 300)
+    guess.wrong = 10**9
+    run(target, drafter, 400)
+    assert target.rows[-10:] == [13] * 10
 
 
 def test_of_two_drafters_the_one_that_pays_more_is_taken(clock: Clock) -> None:

@@ -102,9 +102,14 @@ class Option:
         self.accepted = self.accepted * _DECAY + accepted
         self.tested = self.tested * _DECAY + min(accepted + 1, drafted)
 
+    @property
+    def cost(self) -> float:
+        """Seconds per drafted token; only once it was tried."""
+        return statistics.median(self.costs)
+
     def best(self, a: float, b: float, most: int) -> tuple[float, int]:
         """The highest tokens per second, and the depth that gives it, by a verifier that costs a + b n."""
-        alpha, cost = min(self.accepted / self.tested, 0.999), statistics.median(self.costs)
+        alpha, cost = min(self.accepted / self.tested, 0.999), self.cost
         rates = [
             ((1 - alpha ** (depth + 1)) / (1 - alpha) / (depth * cost + a + b * (depth + 1)), depth)
             for depth in range(1, most + 1)
@@ -165,7 +170,7 @@ class Adaptive:
                     plan.append((rate, option, wanted))
                     continue
                 option.idle += 1  # until it has an answer: a try that meets no match is none
-                if option.idle >= option.wait:
+                if option.idle >= option.wait:  # cheap drafts also tell again what deep passes cost: two rows may not
                     plan.append((plain, option, min(depth, 1)))
         elif self._verifier.saw_plain:  # what a draft adds was not seen so far
             plan += [(0.0, option, min(depth, _FIRST_DEPTH)) for option in tried]
