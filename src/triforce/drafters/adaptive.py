@@ -171,7 +171,7 @@ class Adaptive:
                     continue
                 option.idle += 1  # until it has an answer: a try that meets no match is none
                 if option.idle >= option.wait:  # cheap drafts also tell again what deep passes cost: two rows may not
-                    plan.append((plain, option, min(depth, 1)))
+                    plan.append((plain, option, min(depth, _FIRST_DEPTH if option.cost < b else 1)))
         elif self._verifier.saw_plain:  # what a draft adds was not seen so far
             plan += [(0.0, option, min(depth, _FIRST_DEPTH)) for option in tried]
         plan.sort(key=lambda entry: -entry[0])
