@@ -189,15 +189,15 @@ def test_passes_of_one_size_alone_leave_what_was_known() -> None:
     assert verifier.fit() == pytest.approx((3.0, 0.5))
 
 
-# Rows and milliseconds of verifying passes: a slow minute, in which all the large ones were, and what followed it.
-SLOW_MINUTE = [(4, 54.8), (1, 26.9), (6, 76.6), (9, 115.5), (11, 134.6), (14, 178.0), (15, 190.6)]
+# Rows and milliseconds of verifying passes: a slow moment, in which all the largest were, and what followed it.
+SLOW_MOMENT = [(4, 54.8), (1, 26.9), (6, 76.6), (9, 115.5), (11, 134.6), (14, 178.0), (15, 190.6)]
 AFTER = [(1, 26.7), (1, 26.3), (1, 24.5), (1, 19.4), (7, 56.8), (3, 32.1), (2, 25.2), (1, 19.9), (2, 25.2), (1, 19.5)]
 
 
 def test_large_passes_seen_while_the_machine_was_slow_do_not_end_drafting() -> None:
     stats = LevelStats("target")
     verifier = Verifier(stats)
-    for rows, milliseconds in SLOW_MINUTE + AFTER:
+    for rows, milliseconds in SLOW_MOMENT + AFTER:
         stats.passes += 1
         stats.seconds += milliseconds / 1000
         verifier.observe(rows)
