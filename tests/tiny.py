@@ -41,10 +41,12 @@ class TinyDecoder:
         self._readout = matrix(HIDDEN, vocab_size)
 
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
-        x = self._embedding[tokens]
+        (segment,), x = segments, self._embedding[tokens]
         for index, (qkv, output, mlp) in enumerate(self._layers):
+            num_rows = segment.wanted if index == len(self._layers) - 1 else len(x)
             q, k, v = (_norm(x) @ qkv).view(len(x), -1, DIM).split((HEADS, KV_HEADS, KV_HEADS), 1)
-            x = x + segments[0].cache.attend(index, q, k, v).reshape(len(x), -1) @ output
+            attended = segment.cache.attend(index, q, k, v, num_rows)
+            x = x[len(x) - num_rows :] + attended.flatten(1) @ output
             x = x + silu(_norm(x) @ mlp)
         return _norm(x)
 

@@ -28,7 +28,7 @@ class ModelRunner:
         """Logits [num_rows, vocab] that follow each of the last `num_rows` of `tokens`; the cache catches up first."""
         start = time.perf_counter()
         hidden = self._catch_up(tokens, num_rows, None)
-        logits = self.model.logits(hidden[-num_rows:])
+        logits = self.model.logits(hidden)
         self.stats.passes += 1
         self.stats.seconds += time.perf_counter() - start
         return logits
@@ -44,13 +44,12 @@ class ModelRunner:
         for span in self.cache.missing(tokens):
             for start in range(span.start, span.stop, PREFILL_ROWS):
                 fed = tokens[start : min(start + PREFILL_ROWS, span.stop)]
-                out = self.model(self._readable(fed), [Segment(self.cache, len(fed))])
+                wanted = min(max(start + len(fed) - (len(tokens) - num_rows), 0), len(fed))
+                hidden.append(self.model(self._readable(fed), [Segment(self.cache, len(fed), wanted)]))
                 self.cache.advance(fed)
-                if self.cache.length > len(tokens) - num_rows:
-                    hidden.append(out)
                 if on_progress:
                     on_progress(self.cache.length)
-        return torch.cat(hidden) if len(hidden) > 1 else hidden[0] if hidden else torch.empty(0)
+        return torch.cat(hidden) if hidden else torch.empty(0)
 
     def _readable(self, tokens: TokenIds) -> Tensor:
         """`tokens` for the model; ids that a drafter's smaller vocabulary lacks are read as its last one."""

@@ -56,11 +56,12 @@ class SlowCache:
         self._shape, self._rope = decoder.cache_shape, decoder.rope
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
         keys, values = self._rows.get(layer, (k[:0], v[:0]))
         table = self._rope.table(torch.arange(len(keys), len(keys) + len(q)), q.dtype, q.device)
         keys, values = torch.cat((keys, rotate(k, table))), torch.cat((values, v))
         self._rows[layer] = keys, values
+        assert num_rows == len(q)
         return slow_attend(rotate(q, table), keys.transpose(0, 1), values.transpose(0, 1), self._shape.sliding_window)
 
 

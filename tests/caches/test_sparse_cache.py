@@ -272,7 +272,7 @@ def test_at_32k_tokens_it_holds_less_than_a_twentieth_of_the_full_cache_and_does
     for end in range(length - 300, length + 1, 3):
         full.log.append(tokens[full.length : end])
         cache.sync(tokens[:end])
-        cache.attend(0, torch.ones(6, 2, 64), torch.ones(6, 1, 64), torch.ones(6, 1, 64))
+        cache.attend(0, torch.ones(6, 2, 64), torch.ones(6, 1, 64), torch.ones(6, 1, 64), 6)
         held.append(sum(plane.nbytes for plane in (*cache._planes, *cache._means)))
     assert held[-1] == held[0]
     assert held[-1] < 0.05 * sum(plane.nbytes for plane in full.planes)

@@ -19,7 +19,7 @@ class PlainCache:
         self._rope = rope
         self._rows: list[tuple[Tensor, Tensor]] = []
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
         if layer == len(self._rows):
             self._rows.append((k[:0], v[:0]))
         start = len(self._rows[layer][0])
@@ -34,7 +34,8 @@ class PlainCache:
         window = self._shape.sliding_window or len(keys)
         scores.masked_fill_((distance < 0) | (distance >= window), -torch.inf)
         weights = (scores / self._shape.head_dim**0.5).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(group, 1)).to(q.dtype)
+        attended = torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(group, 1)).to(q.dtype)
+        return attended[len(q) - num_rows :]
 
     def rows(self, n: int, dtype: torch.dtype) -> None:
         """Rows in a list have no place of their own."""

@@ -59,6 +59,37 @@ def test_a_ragged_batch_equals_its_sequences_one_by_one(case: str, tmp_path: Pat
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
+def test_states_that_are_not_wanted_leave_the_others_and_the_caches_alone(case: str, tmp_path: Path) -> None:
+    decoder = load_model(saved(tiny_model(*CASES[case]), tmp_path), device="cpu")
+    sequences = [random_tokens(length, seed=length) for length in (70, 9, 80)]  # more together than a narrow pass takes
+    caches = [plain_cache(decoder) for _ in sequences]
+    pieces = zip(caches, sequences, (2, 0, 80), strict=True)
+    batch = torch.tensor([token for tokens in sequences for token in tokens])
+    some = decoder(batch, [Segment(cache, len(tokens), wanted) for cache, tokens, wanted in pieces])
+    alone = [logits_of(decoder, tokens) for tokens in sequences]
+    torch.testing.assert_close(decoder.logits(some), torch.cat((alone[0][-2:], alone[2])), rtol=1e-4, atol=1e-4)
+    for cache, tokens in zip(caches, sequences, strict=True):
+        after = decoder(torch.tensor([5]), [Segment(cache, 1)])
+        expected = logits_of(decoder, [*tokens, 5])[-1:]
+        torch.testing.assert_close(decoder.logits(after), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_last_layer_attends_only_for_states_that_are_wanted(tmp_path: Path) -> None:
+    decoder = load_model(saved(tiny_model("llama"), tmp_path), device="cpu")
+    cache, attended = plain_cache(decoder), list[int]()
+    whole = cache.attend
+
+    def counting(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, num_rows: int) -> torch.Tensor:
+        attended.append(num_rows)
+        return whole(layer, q, k, v, num_rows)
+
+    cache.attend = counting  # type: ignore[method-assign]
+    assert decoder(torch.tensor(random_tokens(90)), [Segment(cache, 90, 0)]).shape == (0, decoder.config.hidden_size)
+    assert attended == [90] * (decoder.config.num_layers - 1) + [0]
+
+
 def test_sharded_weights_load_like_whole_ones(tmp_path: Path) -> None:
     model, tokens = tiny_model("llama"), random_tokens(12)
     shards = saved(model, tmp_path, shard="20KB")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import random_tokens, reference_logits, saved, tiny_model
+from torch import Tensor
 
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import SparseCache
@@ -33,9 +34,9 @@ class Counted(FullCache):
 
     attended = 0
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
         self.attended += 1
-        return super().attend(layer, q, k, v)
+        return super().attend(layer, q, k, v, num_rows)
 
 
 def cache_of(decoder: Decoder, dtype: torch.dtype) -> Counted:

@@ -20,7 +20,9 @@ def attend(
     ancestors: Tensor | None = None,
     scales: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Attention of the last n rows over all rows; arguments as in `triforce.attention.reference.attend`."""
+    """Attention of the last n rows, perhaps none, over all rows; arguments as in `reference.attend`."""
+    if not len(q):
+        return q
     native = kernels()
     if native and serves_attention(q, keys, values):
         return native.attend(q, keys, values, window, ancestors, scales)

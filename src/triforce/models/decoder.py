@@ -5,7 +5,7 @@ Inference only. The caches are arguments and do all of the attention, RoPE inclu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -46,9 +46,10 @@ class Decoder:
         return fingerprint(self.config, self._weights)
 
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """Hidden states [T, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.
+        """Hidden states [wanted, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.
 
-        Every layer of every segment's cache attends once; closing the pass with `advance` is left to the caller.
+        Those that the segments want: of other tokens the last layer computes no more than what its cache keeps. Every
+        layer of every segment's cache attends once; closing the pass with `advance` is left to the caller.
         """
         assert sum(segment.num_tokens for segment in segments) == len(tokens), (segments, len(tokens))
         weights = self._weights
@@ -57,29 +58,33 @@ class Decoder:
             rows = segments[0].cache.rows(len(tokens), self.dtype)
             hidden = self._native_pass(x, rows) if rows else None
             if hidden is not None:
-                return hidden
+                return _wanted(hidden, segments)
         for index, layer in enumerate(weights.layers):
-            self._add_attention(x, index, layer, segments)
-            self._add_mlp(x, layer)
+            last = index == len(weights.layers) - 1
+            attended = self._attend(x, index, layer, segments, last)
+            if last:
+                x = _wanted(x, segments)
+            if len(x):
+                layer.output.add_to(x, attended)
+                self._add_mlp(x, layer)
         return self._norm(x, weights.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab] float32 of hidden states [n, hidden]."""
         return self._weights.head.apply(hidden).float()
 
-    def _add_attention(self, x: Tensor, index: int, layer: LayerWeights, segments: Sequence[Segment]) -> None:
+    def _attend(self, x: Tensor, index: int, layer: LayerWeights, segments: Sequence[Segment], last: bool) -> Tensor:
+        """Rows [T, heads * dim], or [wanted, heads * dim] of the last layer, before the output projection."""
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
         qkv = layer.qkv.apply(self._norm(x, layer.attention_norm)).view(len(x), -1, self.config.head_dim)
         q, k, v = qkv.split_with_sizes((heads, kv_heads, kv_heads), 1)  # [T, heads, dim]
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
-        if len(segments) == 1:
-            attended = segments[0].cache.attend(index, q, k, v)
-        else:
-            sizes = [segment.num_tokens for segment in segments]
-            shares = zip(segments, *(rows.split_with_sizes(sizes) for rows in (q, k, v)), strict=True)
-            attended = torch.cat([segment.cache.attend(index, *rows) for segment, *rows in shares])
-        layer.output.add_to(x, attended.reshape(len(x), -1))
+        attended = [
+            segment.cache.attend(index, q[own], k[own], v[own], segment.wanted if last else segment.num_tokens)
+            for segment, own in _shares(segments)
+        ]
+        return _joined(attended).flatten(1)
 
     def _add_mlp(self, x: Tensor, layer: LayerWeights) -> None:
         gate_up = layer.gate_up.apply(self._norm(x, layer.mlp_norm))
@@ -96,3 +101,20 @@ class Decoder:
             return self._native.silu_mul(gate_up)
         gate, up = gate_up.chunk(2, -1)
         return silu(gate).mul_(up)
+
+
+def _shares(segments: Sequence[Segment]) -> Iterator[tuple[Segment, slice]]:
+    """Every segment and where its tokens stand in the batch."""
+    start = 0
+    for segment in segments:
+        yield segment, slice(start, start + segment.num_tokens)
+        start += segment.num_tokens
+
+
+def _wanted(x: Tensor, segments: Sequence[Segment]) -> Tensor:
+    """The rows [wanted, hidden] of all rows [T, hidden]."""
+    return _joined([x[own.stop - segment.wanted : own.stop] for segment, own in _shares(segments)])
+
+
+def _joined(rows: list[Tensor]) -> Tensor:
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
