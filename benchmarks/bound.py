@@ -2,34 +2,36 @@
 
     python benchmarks/bound.py --contexts 8064 16384 --texts code quote --repeats 3
 
-Two bounds on the ratio to plain decoding, of drafts that cost no time. "always right": every draft is `--deepest`
-tokens deep, and accepted. "copied": a draft is what followed some earlier occurrence of the last three tokens,
-whichever occurrence serves best, and ends before the first wrong token, or sooner where that is cheaper. A method that
-reads its drafts from the context cannot know either. The last line is JSON.
+Two bounds on the ratio to plain decoding, of drafts that cost no time; what a step costs beside its pass is left out on
+both sides. "always right": any draft of up to `--deepest` tokens is accepted. "copied": a draft is what followed one
+earlier occurrence of the last three tokens, whichever serves best, and ends before its first wrong token, or sooner
+where that is cheaper; so lookup cannot do better, but a model, or copies of several places in one draft, might. No
+method knows beforehand which occurrence serves, or where it goes wrong. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from loading import TRAINED_CONTEXT, engine_for
 from measuring import finish, in_turn
 from synthetic import SPARE_ROWS, random_rows, synthetic_cache
 from texts import REPEATING, prompt_tokens
 
-import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds
 
 MATCH = 3  # tokens that an earlier occurrence has in common with the last ones
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of measured passes; what lies between is interpolated
+SIZES = (*range(1, 17), 20, 24, 32, 48, 64)  # of measured passes; what lies between is interpolated
 
 
 def main() -> None:
@@ -37,43 +39,50 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     print(f"{'context':>7} {'text':10} {'pass of 1':>10} {f'of {1 + args.deepest}':>10} {'always right':>13} copied")
     for context in args.contexts:
-        factor = -(-(context + args.new) // args.trained_context)
-        engine = triforce.load(args.model, rope_scaling=f"yarn:{factor}" if factor > 1 else None)
+        engine = engine_for(args.model, context + args.new, args.trained_context)
         seconds = _passes(engine, context, args)
         for text in args.texts:
-            for offset in range(args.repeats):
-                prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
-                greedy = SamplingParams(temperature=0, max_new_tokens=args.new)
-                new = engine.generate(prompt, greedy, Decoding(method="lookup")).token_ids
-                row = {
-                    "context": context,
-                    "text": f"{text}+{offset}",
-                    "seconds": seconds,
-                    "always_right": _gain(seconds, [args.deepest] * len(new)),
-                    "copied": _gain(seconds, copied(np.asarray([*prompt, *new]), len(prompt), args.deepest)),
-                }
-                rows.append(row)
-                one, deepest = (f"{1e3 * seconds[n]:.1f} ms" for n in (1, 1 + args.deepest))
-                gains = f"{row['always_right']:12.2f}x {row['copied']:5.2f}x"
-                print(f"{context:7} {row['text']:10} {one:>10} {deepest:>10} {gains}", flush=True)
+            rows += [_bounds(engine, args, context, text, offset, seconds) for offset in range(args.repeats)]
     finish("bound", vars(args), rows, [])
 
 
+def _bounds(
+    engine: Engine, args: argparse.Namespace, context: int, text: str, offset: int, seconds: dict[int, float]
+) -> dict[str, Any]:
+    try:
+        prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
+    except ValueError as error:
+        sys.exit(str(error))
+    greedy = SamplingParams(temperature=0, max_new_tokens=args.new)
+    new = engine.generate(prompt, greedy, Decoding(method="lookup")).token_ids  # plain decoding's, but sooner
+    right = copied(np.asarray([*prompt, *new]), len(prompt), args.deepest)
+    gains = {"always_right": gain(seconds, [args.deepest] * len(new)), "copied": gain(seconds, right)}
+    one, deepest = (f"{1e3 * seconds[n]:.1f} ms" for n in (1, 1 + args.deepest))
+    shown = f"{gains['always_right']:12.2f}x {gains['copied']:5.2f}x"
+    print(f"{context:7} {f'{text}+{offset}':10} {one:>10} {deepest:>10} {shown}", flush=True)
+    return {"context": context, "text": f"{text}+{offset}", "seconds": [seconds[1], seconds[1 + args.deepest]], **gains}
+
+
 def _passes(engine: Engine, context: int, args: argparse.Namespace) -> dict[int, float]:
-    """Seconds of a pass of 1, 2, ... rows over a full cache of `context` rows: medians of passes in turn."""
+    """Seconds of a pass of 1, 2, ... rows over a full cache of `context` rows: medians of passes in turn.
+
+    No pass is dearer than a larger one: a draft could be filled up with anything.
+    """
     tokens = np.resize(np.arange(1000, dtype=np.int32), context + SPARE_ROWS)
-    rows = random_rows(engine.target, context)
+    rows = random_rows(engine.target, context, engine.cache_dtype)
     runner = ModelRunner("target", engine.target, synthetic_cache(engine.target, tokens[:context], rows))
-    sizes = [size for size in SIZES if size <= 1 + args.deepest]
+    most = 1 + args.deepest
+    sizes = sorted({*(size for size in SIZES if size < most), most})
     works: dict[str, Callable[[], object]] = {str(n): partial(runner.logits, tokens[: context + n], n) for n in sizes}
     with torch.inference_mode():
         taken = in_turn(works, args.runs)
-    medians = [statistics.median(taken[str(n)]) for n in sizes]
-    return {n: float(np.interp(n, sizes, medians)) for n in range(1, 2 + args.deepest)}
+    costs = np.interp(range(1, most + 1), sizes, [statistics.median(taken[str(n)]) for n in sizes])
+    costs = np.minimum.accumulate(costs[::-1])[::-1]
+    return dict(enumerate(costs.tolist(), 1))
 
 
 def copied(tokens: TokenIds, start: int, deepest: int) -> list[int]:
-    """How many tokens from each position since `start` on stand, `deepest` at most, after an earlier match."""
+    """How many tokens, `deepest` at most, stand after an earlier match as they do from each position since `start`."""
     grams = np.lib.stride_tricks.sliding_window_view(tokens, MATCH)
     right = []
     for position in range(start, len(tokens)):
@@ -90,8 +99,11 @@ def _common(tokens: TokenIds, one: int, other: int, most: int) -> int:
     return int(differ.argmax()) if differ.any() else length
 
 
-def _gain(seconds: dict[int, float], right: list[int]) -> float:
-    """Plain decoding's time by that of the cheapest passes, where `right` tokens can be drafted at each position."""
+def gain(seconds: dict[int, float], right: list[int]) -> float:
+    """Plain decoding's time by that of the cheapest passes, where `right` tokens can be drafted at each position.
+
+    `seconds` [rows of a pass] up to one more than the most that are right.
+    """
     end = len(right)
     cost = [0.0] * (end + 1)  # of all tokens from a position on
     for position in reversed(range(end)):
@@ -103,12 +115,12 @@ def _gain(seconds: dict[int, float], right: list[int]) -> float:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--trained-context", type=int, default=8192, help="beyond it YaRN is used")
+    parser.add_argument("--trained-context", type=int, default=TRAINED_CONTEXT, help="beyond it YaRN is used")
     parser.add_argument("--contexts", type=int, nargs="+", default=[8064])
     parser.add_argument("--texts", nargs="+", default=list(REPEATING))
     parser.add_argument("--repeats", type=int, default=1, help="prompts per text, at different offsets")
     parser.add_argument("--new", type=int, default=128)
-    parser.add_argument("--deepest", type=int, default=31, help="tokens drafted at once, at most")
+    parser.add_argument("--deepest", type=int, default=31, choices=range(1, SIZES[-1]), metavar="1..63")
     parser.add_argument("--runs", type=int, default=15)
     return parser.parse_args()
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loading import TRAINED_CONTEXT, engine_for
 from measuring import Target, finish, spread
 from texts import kind_of, prompt_tokens
 
-import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
 from triforce.native import kernels
@@ -48,9 +48,7 @@ def main() -> None:
     torch.manual_seed(0)
     rows: list[Row] = []
     for context in args.contexts:
-        factor = -(-(context + args.new) // args.trained_context)
-        scaling = f"yarn:{factor}" if factor > 1 else None
-        engine = triforce.load(args.model, draft=args.draft, dtype=args.dtype, rope_scaling=scaling)
+        engine = engine_for(args.model, context + args.new, args.trained_context, draft=args.draft, dtype=args.dtype)
         for name in args.texts:
             for offset in range(args.repeats):
                 rows += _measure(engine, args, context, name, offset)
@@ -130,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--draft")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--trained-context", type=int, default=8192, help="beyond it YaRN is used")
+    parser.add_argument("--trained-context", type=int, default=TRAINED_CONTEXT, help="beyond it YaRN is used")
     parser.add_argument("--contexts", type=int, nargs="+", default=[4096, 8064])
     parser.add_argument("--texts", nargs="+", default=["hamlet", "lear", "othello"])
     parser.add_argument("--repeats", type=int, default=1, help="prompts per text, at different offsets")

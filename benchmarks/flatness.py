@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from loading import engine_for
 from measuring import Target, finish, spread
-from synthetic import random_rows, synthetic_cache
+from synthetic import SPARE_ROWS, random_rows, synthetic_cache
 from torch import Tensor
 
-import triforce
 from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
 from triforce.drafters.lookup import Lookup
@@ -35,7 +35,7 @@ from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
 from triforce.tokens import TokenIds, extend
 
-FLAT = 1.1  # most that the largest median may be of the smallest
+FLAT = 1.1  # most that the dearest context may cost by the cheapest
 LEVELS = ("draft step, streaming cache", "draft step, lookup", "sparse pass, 1 row", "sparse pass, {} rows")
 FULL = "full pass, 1 row"  # for comparison
 SHORTEST_VISIT = 0.02  # seconds
@@ -76,7 +76,7 @@ def main() -> None:
     args = _arguments()
     torch.manual_seed(0)
     longest = max(args.contexts)
-    engine = triforce.load(args.model, draft=args.draft, rope_scaling=f"yarn:{-(-longest // 8192) + 1}")
+    engine = engine_for(args.model, longest + SPARE_ROWS, draft=args.draft)
     rows = random_rows(engine.target, longest)
     text = engine.tokenizer.encode(document_path(args.text).read_text(encoding="utf-8"))
     source = np.resize(np.asarray(text, dtype=np.int32), longest)
@@ -127,7 +127,7 @@ def _selection(model: Decoder, context: Context, rows: tuple[Tensor, Tensor], ru
 
 
 def _relative(visits: dict[int, list[list[float]]]) -> dict[int, float]:
-    """What each context costs by the mean of all: the median of the ratios within a round of visits."""
+    """Each context's cost over the mean of all: the median over rounds of visits."""
     rounds = [[statistics.median(calls) for calls in each] for each in zip(*visits.values(), strict=True)]
     return {
         length: statistics.median(costs[i] / statistics.fmean(costs) for costs in rounds)
@@ -151,6 +151,7 @@ def _report(
         by_length = {length: [call for visit in visits[length] for call in visit] for length in lengths}
         print(f"{name:30}" + "".join(f"{spread(by_length[length], 1e3):>24}" for length in lengths))
         relative = _relative(visits)
+        print(f"{'  by the mean of all':30}" + "".join(f"{relative[length]:>24.3f}" for length in lengths))
         medians = {length: statistics.median(by_length[length]) for length in lengths}
         rows.append({"what": name, "median_seconds": medians, "relative": relative})
         if name != FULL:

@@ -4,8 +4,8 @@
     python benchmarks/prefill.py --contexts 4096 8064
 
 Both read the whole prompt into an empty cache and give the logits of its last token, in turn; logits are compared. The
-bound is the multiplications and additions that the answer needs, over the rate of a square product measured before
-each run. The last line is JSON.
+bound is the multiplications and additions that the cache and the answer need, over the rate of a square product
+measured before each run. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _theirs(model: LlamaForCausalLM, prompt: list[int]) -> Tensor:
 def _operations(config: ModelConfig, tokens: int) -> float:
     """Multiplications and additions of a prompt: every matrix by every token, and attention over half of the square.
 
-    What follows the last layer's keys and values is needed of the last token only.
+    Of the last layer queries, keys and values alone: the rest serves nothing but the last token.
     """
     attended = config.num_heads * config.head_dim
     qkv = config.hidden_size * (attended + 2 * config.num_kv_heads * config.head_dim)

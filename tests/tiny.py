@@ -43,10 +43,10 @@ class TinyDecoder:
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
         (segment,), x = segments, self._embedding[tokens]
         for index, (qkv, output, mlp) in enumerate(self._layers):
-            num_rows = segment.wanted if index == len(self._layers) - 1 else len(x)
+            wanted = segment.wanted if index == len(self._layers) - 1 else len(x)
             q, k, v = (_norm(x) @ qkv).view(len(x), -1, DIM).split((HEADS, KV_HEADS, KV_HEADS), 1)
-            attended = segment.cache.attend(index, q, k, v, num_rows)
-            x = x[len(x) - num_rows :] + attended.flatten(1) @ output
+            attended = segment.cache.attend(index, q, k, v, wanted)
+            x = x[len(x) - wanted :] + attended.flatten(1) @ output
             x = x + silu(_norm(x) @ mlp)
         return _norm(x)
 

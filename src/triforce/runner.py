@@ -38,13 +38,14 @@ class ModelRunner:
         self._catch_up(tokens, 0, on_progress)
 
     def _catch_up(self, tokens: TokenIds, num_rows: int, on_progress: Callable[[int], None] | None) -> Tensor:
-        """Feed what the cache lacks, the last `num_rows` in any case; their hidden states [num_rows, hidden]."""
-        self.cache.sync(tokens[: len(tokens) - num_rows])
+        """Feed what the cache lacks, the last `num_rows` in any case; the hidden states [num_rows, hidden] of these."""
+        first_wanted = len(tokens) - num_rows
+        self.cache.sync(tokens[:first_wanted])
         hidden: list[Tensor] = []
         for span in self.cache.missing(tokens):
             for start in range(span.start, span.stop, PREFILL_ROWS):
-                fed = tokens[start : min(start + PREFILL_ROWS, span.stop)]
-                wanted = min(max(start + len(fed) - (len(tokens) - num_rows), 0), len(fed))
+                stop = min(start + PREFILL_ROWS, span.stop)
+                fed, wanted = tokens[start:stop], max(stop - max(start, first_wanted), 0)
                 hidden.append(self.model(self._readable(fed), [Segment(self.cache, len(fed), wanted)]))
                 self.cache.advance(fed)
                 if on_progress:

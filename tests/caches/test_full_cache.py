@@ -56,24 +56,33 @@ class SlowCache:
         self._shape, self._rope = decoder.cache_shape, decoder.rope
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         keys, values = self._rows.get(layer, (k[:0], v[:0]))
         table = self._rope.table(torch.arange(len(keys), len(keys) + len(q)), q.dtype, q.device)
         keys, values = torch.cat((keys, rotate(k, table))), torch.cat((values, v))
         self._rows[layer] = keys, values
-        assert num_rows == len(q)
+        assert wanted == len(q)
         return slow_attend(rotate(q, table), keys.transpose(0, 1), values.transpose(0, 1), self._shape.sliding_window)
 
 
 @pytest.mark.parametrize("decoder", [DECODER, WINDOWED], ids=["all rows", "sliding window"])
 def test_it_attends_as_defined_at_absolute_positions(decoder: TinyDecoder) -> None:
     tokens = random_tokens(20)
-    segment = Segment(SlowCache(decoder), len(tokens))  # type: ignore[arg-type]
+    segment = Segment(SlowCache(decoder), len(tokens), len(tokens))  # type: ignore[arg-type]
     expected = decoder.logits(decoder(torch.from_numpy(tokens).long(), [segment]))
     assert_same(runner_over("target", decoder, new_cache(decoder)).logits(tokens, 20), expected)
     runner = runner_over("target", decoder, new_cache(decoder))
     one_by_one = torch.cat([runner.logits(tokens[: i + 1], 1) for i in range(20)])
     assert_same(one_by_one, expected)
+
+
+def test_wanted_rows_may_span_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = random_tokens(30)
+    for num_rows in range(1, 12):
+        expected = fresh(DECODER, tokens, num_rows)
+        with monkeypatch.context() as patch:
+            patch.setattr("triforce.runner.PREFILL_ROWS", 4)
+            assert_same(fresh(DECODER, tokens, num_rows), expected)
 
 
 def test_a_sliding_window_forgets_what_lies_behind_it() -> None:

@@ -53,8 +53,8 @@ class SlowStreamingCache:
         self._rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.position = 0
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
-        assert num_rows == 1
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
+        assert wanted == 1
         position = self.position
         self._rows[layer, position] = k[0], v[0]
         own_slot = min(position, self._slots - 1)
@@ -81,7 +81,7 @@ def slow_logits(
     for position in [p for p in range(len(tokens)) if p < sinks or p >= resume]:
         cache.position = position
         token = torch.tensor([int(tokens[position])])
-        hidden = decoder(token, [Segment(cache, 1)])  # type: ignore[arg-type]
+        hidden = decoder(token, [Segment(cache, 1, 1)])  # type: ignore[arg-type]
     return decoder.logits(hidden)[0]
 
 
@@ -209,9 +209,9 @@ def test_slots_do_not_move_however_long_the_text_between_is() -> None:
 def test_a_pass_costs_the_same_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def spy(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, now: streaming._Pass) -> Tensor:
-        seen.append(mask.shape[1])
-        return attend(q_sinks, q, keys, values, mask, now)
+    def spy(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, now: streaming._Pass) -> Tensor:
+        seen.append(now.mask.shape[1])
+        return attend(q_sinks, q, keys, values, now)
 
     attend = streaming._attend
     monkeypatch.setattr(streaming, "_attend", spy)

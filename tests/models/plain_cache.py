@@ -19,7 +19,7 @@ class PlainCache:
         self._rope = rope
         self._rows: list[tuple[Tensor, Tensor]] = []
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         if layer == len(self._rows):
             self._rows.append((k[:0], v[:0]))
         start = len(self._rows[layer][0])
@@ -35,7 +35,7 @@ class PlainCache:
         scores.masked_fill_((distance < 0) | (distance >= window), -torch.inf)
         weights = (scores / self._shape.head_dim**0.5).softmax(-1)
         attended = torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(group, 1)).to(q.dtype)
-        return attended[len(q) - num_rows :]
+        return attended[len(q) - wanted :]
 
     def rows(self, n: int, dtype: torch.dtype) -> None:
         """Rows in a list have no place of their own."""
@@ -47,5 +47,5 @@ def plain_cache(decoder: Decoder, context_length: int | None = None) -> PlainCac
 
 def logits_of(decoder: Decoder, tokens: list[int], context_length: int | None = None) -> Tensor:
     """Logits [len(tokens), vocab] of one sequence in one pass."""
-    segment = Segment(plain_cache(decoder, context_length), len(tokens))
+    segment = Segment(plain_cache(decoder, context_length), len(tokens), len(tokens))
     return decoder.logits(decoder(torch.tensor(tokens), [segment]))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from plain_cache import logits_of, plain_cache
+from plain_cache import PlainCache, logits_of, plain_cache
 from tiny_models import random_tokens, reference_logits, saved, tiny_model
 
 from triforce.caches.base import Segment
-from triforce.models import load_model
+from triforce.models import build_rope, load_model
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -43,7 +43,7 @@ def test_passes_over_a_growing_cache_equal_one_pass(case: str, tmp_path: Path) -
     decoder = load_model(saved(tiny_model(*CASES[case]), tmp_path), device="cpu")
     tokens, cache = random_tokens(20), plain_cache(decoder)
     parts = [tokens[:9], tokens[9:10], tokens[10:]]
-    hidden = [decoder(torch.tensor(part), [Segment(cache, len(part))]) for part in parts]
+    hidden = [decoder(torch.tensor(part), [Segment(cache, len(part), len(part))]) for part in parts]
     torch.testing.assert_close(decoder.logits(torch.cat(hidden)), logits_of(decoder, tokens), rtol=1e-4, atol=1e-4)
 
 
@@ -52,7 +52,7 @@ def test_passes_over_a_growing_cache_equal_one_pass(case: str, tmp_path: Path) -
 def test_a_ragged_batch_equals_its_sequences_one_by_one(case: str, tmp_path: Path) -> None:
     decoder = load_model(saved(tiny_model(*CASES[case]), tmp_path), device="cpu")
     sequences = [random_tokens(length, seed=length) for length in (5, 1, 11)]
-    segments = [Segment(plain_cache(decoder), len(tokens)) for tokens in sequences]
+    segments = [Segment(plain_cache(decoder), len(tokens), len(tokens)) for tokens in sequences]
     batch = torch.tensor([token for tokens in sequences for token in tokens])
     together = decoder.logits(decoder(batch, segments))
     apart = torch.cat([logits_of(decoder, tokens) for tokens in sequences])
@@ -63,29 +63,30 @@ def test_a_ragged_batch_equals_its_sequences_one_by_one(case: str, tmp_path: Pat
 @pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
 def test_states_that_are_not_wanted_leave_the_others_and_the_caches_alone(case: str, tmp_path: Path) -> None:
     decoder = load_model(saved(tiny_model(*CASES[case]), tmp_path), device="cpu")
-    sequences = [random_tokens(length, seed=length) for length in (70, 9, 80)]  # more together than a narrow pass takes
+    sequences = [
+        random_tokens(length, seed=length) for length in (70, 9, 30)
+    ]  # wide products, narrow in the last layer
     caches = [plain_cache(decoder) for _ in sequences]
-    pieces = zip(caches, sequences, (2, 0, 80), strict=True)
+    pieces = zip(caches, sequences, (2, 0, 30), strict=True)
     batch = torch.tensor([token for tokens in sequences for token in tokens])
     some = decoder(batch, [Segment(cache, len(tokens), wanted) for cache, tokens, wanted in pieces])
     alone = [logits_of(decoder, tokens) for tokens in sequences]
     torch.testing.assert_close(decoder.logits(some), torch.cat((alone[0][-2:], alone[2])), rtol=1e-4, atol=1e-4)
     for cache, tokens in zip(caches, sequences, strict=True):
-        after = decoder(torch.tensor([5]), [Segment(cache, 1)])
+        after = decoder(torch.tensor([5]), [Segment(cache, 1, 1)])
         expected = logits_of(decoder, [*tokens, 5])[-1:]
         torch.testing.assert_close(decoder.logits(after), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_last_layer_attends_only_for_states_that_are_wanted(tmp_path: Path) -> None:
-    decoder = load_model(saved(tiny_model("llama"), tmp_path), device="cpu")
-    cache, attended = plain_cache(decoder), list[int]()
-    whole = cache.attend
+    decoder, attended = load_model(saved(tiny_model("llama"), tmp_path), device="cpu"), list[int]()
 
-    def counting(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, num_rows: int) -> torch.Tensor:
-        attended.append(num_rows)
-        return whole(layer, q, k, v, num_rows)
+    class Counting(PlainCache):
+        def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: int) -> torch.Tensor:
+            attended.append(wanted)
+            return super().attend(layer, q, k, v, wanted)
 
-    cache.attend = counting  # type: ignore[method-assign]
+    cache = Counting(decoder, build_rope(decoder.config, None))
     assert decoder(torch.tensor(random_tokens(90)), [Segment(cache, 90, 0)]).shape == (0, decoder.config.hidden_size)
     assert attended == [90] * (decoder.config.num_layers - 1) + [0]
 

@@ -34,9 +34,9 @@ class Counted(FullCache):
 
     attended = 0
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         self.attended += 1
-        return super().attend(layer, q, k, v, num_rows)
+        return super().attend(layer, q, k, v, wanted)
 
 
 def cache_of(decoder: Decoder, dtype: torch.dtype) -> Counted:

@@ -21,7 +21,7 @@ def attend(
     scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Attention of the last n rows, perhaps none, over all rows; arguments as in `reference.attend`."""
-    if not len(q):
+    if not len(q):  # a kernel takes one query at least
         return q
     native = kernels()
     if native and serves_attention(q, keys, values):

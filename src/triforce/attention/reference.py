@@ -92,7 +92,7 @@ def _mask(
     return _as_mask(_seen(n, rows, window, ancestors, device), group, dtype)
 
 
-@lru_cache(maxsize=2)  # every layer of a pass asks for the same one
+@lru_cache(maxsize=2)  # the layers of a pass ask for the same one
 def _causal_mask(n: int, rows: int, group: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     return _as_mask(_seen(n, rows, window, None, device), group, dtype)
 

@@ -32,11 +32,11 @@ class Cache(Protocol):
         """The positions of `tokens` to feed, in order, to hold them all; mostly one range from `length`."""
         ...
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
-        """Store the new rows of `layer`; the last `num_rows` of them, perhaps none, attend causally.
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
+        """Store the new rows of `layer`; the last `wanted` of them, perhaps none, attend causally.
 
         `q` [n, heads, dim], `k` and `v` [n, kv_heads, dim], all unrotated: the cache applies RoPE its own way.
-        Returns [num_rows, heads, dim] in the dtype of `q`.
+        Returns [wanted, heads, dim] in the dtype of `q`.
         """
         ...
 
@@ -71,17 +71,15 @@ class Rows:
 class Segment:
     """One sequence's share of a ragged batch: its cache and how many of the batch's tokens are its own.
 
-    Hidden states are wanted of the last `num_rows` of these, None: of all.
+    Hidden states are wanted of the last `wanted` of these.
     """
 
     cache: Cache
     num_tokens: int
-    num_rows: int | None = None
+    wanted: int
 
-    @property
-    def wanted(self) -> int:
-        """`num_rows`, or how many tokens there are."""
-        return self.num_tokens if self.num_rows is None else self.num_rows
+    def __post_init__(self) -> None:
+        assert 0 <= self.wanted <= self.num_tokens, self
 
 
 @dataclass(frozen=True)

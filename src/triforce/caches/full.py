@@ -107,7 +107,7 @@ class FullCache:
     def missing(self, tokens: TokenIds) -> Iterable[range]:
         return [range(self.length, len(tokens))]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         start, end = self.length, self.length + len(q)
         self._passing = None
         self._reserve(end)
@@ -115,7 +115,7 @@ class FullCache:
         keys, values, *scales = (plane[layer, :, :end] for plane in self.planes)
         q = rotate_and_store(q, k, v, table, keys, values, start, scales)
         self._remember(slice(layer, layer + 1), start, q[None])
-        return attend(q[len(q) - num_rows :], keys, values, self.shape.sliding_window, None, scales)
+        return attend(q[len(q) - wanted :], keys, values, self.shape.sliding_window, None, scales)
 
     def rows(self, n: int, dtype: torch.dtype) -> Rows:
         self._reserve(self.length + n)

@@ -87,14 +87,14 @@ class SparseCache:
     def missing(self, tokens: TokenIds) -> Iterable[range]:
         return [range(self.length, len(tokens))]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         begin = self.num_rows
         end = begin + len(q)
         self._reserve(end)
         table = self._rotation.at(self.length, len(q), q.dtype, q.device)
         keys, values, *scales = (plane[layer, :, :end] for plane in self._planes)
         q = rotate_and_store(q, k, v, table, keys, values, begin, scales)
-        return attend(q[len(q) - num_rows :], keys, values, scales=scales)
+        return attend(q[len(q) - wanted :], keys, values, scales=scales)
 
     def rows(self, n: int, dtype: torch.dtype) -> Rows:
         self._reserve(self.num_rows + n)

@@ -8,7 +8,7 @@ alone, never on how passes were cut, so a row is a function of the tokens before
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -73,16 +73,15 @@ class StreamingCache:
             self._start = resume
         yield from _cut(range(self.length, end))
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, num_rows: int) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, wanted: int) -> Tensor:
         now = self._prepare(q)
         keys, values = self._keys[layer], self._values[layer]  # [kv_heads, rows, dim]
         keys[:, now.new] = rotate(k, now.table).transpose(0, 1).to(keys.dtype)
         values[:, now.new] = v.transpose(0, 1).to(values.dtype)
-        if not num_rows:
+        if not wanted:
             return q[:0]
-        rows = slice(len(q) - num_rows, len(q))
-        at_sinks, at_window = rotate(q, now.sink_table)[rows], rotate(q, now.table)[rows]
-        return _attend(at_sinks, at_window, keys.to(q.dtype), values.to(q.dtype), now.mask[rows], now)
+        now, q = now.last(wanted), q[len(q) - wanted :]
+        return _attend(rotate(q, now.sink_table), rotate(q, now.table), keys.to(q.dtype), values.to(q.dtype), now)
 
     def rows(self, n: int, dtype: torch.dtype) -> None:
         """None: queries meet the sinks and the window at two rotations, which only `attend` knows."""
@@ -141,8 +140,19 @@ class _Pass:
     sink_table: tuple[Tensor, Tensor]
     mask: Tensor  # [n, sinks + window]
 
+    def last(self, n: int) -> _Pass:
+        """The same for the queries of the last `n` rows."""
+        if n == len(self.mask):
+            return self
 
-def _attend(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, now: _Pass) -> Tensor:
+        def cut(rows: Tensor) -> Tensor:
+            return rows[len(rows) - n :]
+
+        table, sink_table = (cut(self.table[0]), cut(self.table[1])), (cut(self.sink_table[0]), cut(self.sink_table[1]))
+        return replace(self, table=table, sink_table=sink_table, mask=cut(self.mask))
+
+
+def _attend(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, now: _Pass) -> Tensor:
     """Attention of `q` [n, heads, dim] over two blocks of rows, each met by the query at its own rotation."""
     n, heads, dim = q.shape
     kv_heads = keys.shape[0]
@@ -158,8 +168,8 @@ def _attend(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, mask: Tens
         ),
         -1,
     )
-    scores = scores.view(kv_heads, -1, n, mask.shape[1]) * dim**-0.5 + mask
-    weights = scores.softmax(-1).view(kv_heads, -1, mask.shape[1])
+    scores = scores.view(kv_heads, -1, n, now.mask.shape[1]) * dim**-0.5 + now.mask
+    weights = scores.softmax(-1).view(kv_heads, -1, now.mask.shape[1])
     out = weights[..., :num_sinks] @ values[:, now.sinks] + weights[..., num_sinks:] @ values[:, now.window]
     mixed: Tensor = out.view(kv_heads, heads // kv_heads, n, dim).permute(2, 0, 1, 3)
     return mixed.reshape(n, heads, dim)

@@ -48,8 +48,9 @@ class Decoder:
     def __call__(self, tokens: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Hidden states [wanted, hidden], after the final norm, of `tokens` [T] int64, which `segments` share in order.
 
-        Those that the segments want: of other tokens the last layer computes no more than what its cache keeps. Every
-        layer of every segment's cache attends once; closing the pass with `advance` is left to the caller.
+        Only of those that the segments want: in a pass of many tokens the last layer stops, for the others, at the
+        queries, keys and values that its cache keeps. Every layer of every segment's cache attends once; closing the
+        pass with `advance` is left to the caller.
         """
         assert sum(segment.num_tokens for segment in segments) == len(tokens), (segments, len(tokens))
         weights = self._weights
@@ -64,7 +65,7 @@ class Decoder:
             attended = self._attend(x, index, layer, segments, last)
             if last:
                 x = _wanted(x, segments)
-            if len(x):
+            if len(x):  # kernels take one row at least
                 layer.output.add_to(x, attended)
                 self._add_mlp(x, layer)
         return self._norm(x, weights.norm)
