@@ -7,7 +7,7 @@ MADE := $(VENV)/made-by-$(notdir $(PYTHON))
 ifeq ($(origin PYTHON),file)
 MADE := $(firstword $(wildcard $(VENV)/made-by-*) $(MADE))
 endif
-# A small CPU build; where .venv already holds a PyTorch that satisfies the package, it is kept.
+# Taken where .venv holds no PyTorch that satisfies the package; for a CPU build on Linux, install that into .venv first.
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from loading import TRAINED_CONTEXT, engine_for
-from measuring import finish, in_turn
+from measuring import finish, in_turn, whole
 from synthetic import SPARE_ROWS, random_rows, synthetic_cache
 from texts import REPEATING, prompt_tokens
 
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
+from triforce.errors import TriForceError
 from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds
 
@@ -51,7 +52,7 @@ def _bounds(
 ) -> dict[str, Any]:
     try:
         prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
-    except ValueError as error:
+    except (ValueError, TriForceError) as error:  # too short a text, or none of that name
         sys.exit(str(error))
     greedy = SamplingParams(temperature=0, max_new_tokens=args.new)
     new = engine.generate(prompt, greedy, Decoding(method="lookup")).token_ids  # plain decoding's, but sooner
@@ -116,12 +117,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--trained-context", type=int, default=TRAINED_CONTEXT, help="beyond it YaRN is used")
-    parser.add_argument("--contexts", type=int, nargs="+", default=[8064])
+    parser.add_argument("--contexts", type=whole(1 + MATCH), nargs="+", default=[8064])
     parser.add_argument("--texts", nargs="+", default=list(REPEATING))
-    parser.add_argument("--repeats", type=int, default=1, help="prompts per text, at different offsets")
-    parser.add_argument("--new", type=int, default=128)
-    parser.add_argument("--deepest", type=int, default=31, choices=range(1, SIZES[-1]), metavar="1..63")
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--repeats", type=whole(1), default=1, help="prompts per text, at different offsets")
+    parser.add_argument("--new", type=whole(1), default=128)
+    parser.add_argument("--deepest", type=whole(1, SIZES[-1] - 1), default=31)
+    parser.add_argument("--runs", type=whole(1), default=15)
     return parser.parse_args()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from loading import engine_for
-from measuring import Target, finish, spread
+from measuring import Target, finish, spread, whole
 from synthetic import SPARE_ROWS, random_rows, synthetic_cache
 from torch import Tensor
 
@@ -154,7 +154,7 @@ def _report(
         print(f"{'  by the mean of all':30}" + "".join(f"{relative[length]:>24.3f}" for length in lengths))
         medians = {length: statistics.median(by_length[length]) for length in lengths}
         rows.append({"what": name, "median_seconds": medians, "relative": relative})
-        if name != FULL:
+        if name != FULL and len(lengths) > 1:
             ratio = max(relative.values()) / min(relative.values())
             targets.append(Target(f"{name}: dearest context by cheapest", ratio, FLAT, at_most=True))
     per_token = {length: [taken / Decoding.stride for taken in selection[length]] for length in lengths}
@@ -168,10 +168,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--draft")
-    parser.add_argument("--contexts", type=int, nargs="+", default=[2048, 8192, 32_768, 131_072])
+    parser.add_argument(
+        "--contexts", type=whole(QUOTED_FROM + EXCERPT), nargs="+", default=[2048, 8192, 32_768, 131_072]
+    )
     parser.add_argument("--text", default="hamlet")
-    parser.add_argument("--runs", type=int, default=15, help="visits of each context")
-    parser.add_argument("--calls", type=int, default=3, help="calls timed at each visit, at least")
+    parser.add_argument("--runs", type=whole(1), default=15, help="visits of each context")
+    parser.add_argument("--calls", type=whole(1), default=3, help="calls timed at each visit, at least")
     return parser.parse_args()
 
 

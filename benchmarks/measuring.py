@@ -5,6 +5,7 @@ Knows nothing of models or of caches.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
@@ -86,6 +87,17 @@ def spread(values: Sequence[float], scale: float = 1.0) -> str:
     if not values:
         return "-"
     return f"{statistics.median(values) * scale:.2f} ({min(values) * scale:.2f}-{max(values) * scale:.2f})"
+
+
+def whole(least: int, most: int = 1 << 30) -> Callable[[str], int]:
+    """What argparse calls for a whole number from `least` to `most`."""
+
+    def parsed(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,} to {most:,}")
+        return int(text)
+
+    return parsed
 
 
 def finish(benchmark: str, settings: dict[str, Any], rows: Sequence[Any], targets: Sequence[Target]) -> None:
