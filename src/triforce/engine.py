@@ -206,7 +206,7 @@ class Engine:
         if excess <= 0:
             return
         factor = -(-(prompt_tokens + new_tokens) // limit)
-        remedy = f"shorten it or load the model with rope scaling yarn:{factor}"
+        remedy = f"shorten it or load the model with the rope scaling yarn:{factor} (--rope-scaling yarn:{factor})"
         if prompt_tokens < limit:
             remedy = f"ask for {limit - prompt_tokens:,} new tokens at most, {remedy}"
         raise PromptError(
