@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,7 +26,6 @@ from texts import REPEATING, prompt_tokens
 
 from triforce.config import Decoding, SamplingParams
 from triforce.engine import Engine
-from triforce.errors import TriForceError
 from triforce.runner import ModelRunner
 from triforce.tokens import TokenIds
 
@@ -50,10 +48,7 @@ def main() -> None:
 def _bounds(
     engine: Engine, args: argparse.Namespace, context: int, text: str, offset: int, seconds: dict[int, float]
 ) -> dict[str, Any]:
-    try:
-        prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
-    except (ValueError, TriForceError) as error:  # too short a text, or none of that name
-        sys.exit(str(error))
+    prompt = prompt_tokens(text, engine.tokenizer, context, offset, args.texts)
     greedy = SamplingParams(temperature=0, max_new_tokens=args.new)
     new = engine.generate(prompt, greedy, Decoding(method="lookup")).token_ids  # plain decoding's, but sooner
     right = copied(np.asarray([*prompt, *new]), len(prompt), args.deepest)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse as long_module
 import inspect
 import subprocess
+import sys
 import typing
 from collections.abc import Iterable
 from pathlib import Path
 
+from triforce.errors import UsageError
 from triforce.pull import document_path
 from triforce.text.tokenizer import Tokenizer
 
@@ -29,14 +31,15 @@ _RENAMED = ("default", "preset")  # since the first version
 
 
 def kind_of(name: str) -> str:
-    """Whether text `name` is "prose" or "repeating"."""
-    return "repeating" if name in REPEATING else "prose"
+    """`name` of a made text that repeats its context, "prose" of any other."""
+    return name if name in REPEATING else "prose"
 
 
 def prompt_tokens(name: str, tokenizer: Tokenizer, context: int, offset: int, names: list[str]) -> list[int]:
     """`context` tokens of text `name`, from another place for each `offset`.
 
-    A play, or a file, that is too short is followed by the next ones of `names`. Raises `ValueError` where all are.
+    A play, or a file, that is too short is followed by the next ones of `names`. Where all are too short, or a text is
+    not there, the program ends with one line.
     """
     if name in REPEATING:
         return (_quote if name == QUOTE else _code)(tokenizer, context, offset)
@@ -69,10 +72,14 @@ def _excerpt(name: str, tokenizer: Tokenizer, texts: Iterable[str], length: int,
         if len(tokens) < start + length:
             tokens += tokenizer.encode(text)
     if len(tokens) < start + length:
-        raise ValueError(f"{name} has {len(tokens)} tokens, too few for {length} from {start} on")
+        sys.exit(f"{name} has {len(tokens)} tokens, too few for {length} from {start} on")
     return tokens[start : start + length]
 
 
 def _document(name: str) -> str:
     path = Path(name)
-    return (path if path.is_file() else document_path(name)).read_text(encoding="utf-8", errors="replace")
+    try:
+        found = path if path.is_file() else document_path(name)
+    except UsageError as error:
+        sys.exit(str(error))
+    return found.read_text(encoding="utf-8", errors="replace")

@@ -63,9 +63,8 @@ def test_a_ragged_batch_equals_its_sequences_one_by_one(case: str, tmp_path: Pat
 @pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3"])
 def test_states_that_are_not_wanted_leave_the_others_and_the_caches_alone(case: str, tmp_path: Path) -> None:
     decoder = load_model(saved(tiny_model(*CASES[case]), tmp_path), device="cpu")
-    sequences = [
-        random_tokens(length, seed=length) for length in (70, 9, 30)
-    ]  # wide products, narrow in the last layer
+    # Together they take wide products; the rows that are wanted of them narrow ones.
+    sequences = [random_tokens(length, seed=length) for length in (70, 9, 30)]
     caches = [plain_cache(decoder) for _ in sequences]
     pieces = zip(caches, sequences, (2, 0, 30), strict=True)
     batch = torch.tensor([token for tokens in sequences for token in tokens])

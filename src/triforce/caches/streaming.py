@@ -144,12 +144,9 @@ class _Pass:
         """The same for the queries of the last `n` rows."""
         if n == len(self.mask):
             return self
-
-        def cut(rows: Tensor) -> Tensor:
-            return rows[len(rows) - n :]
-
-        table, sink_table = (cut(self.table[0]), cut(self.table[1])), (cut(self.sink_table[0]), cut(self.sink_table[1]))
-        return replace(self, table=table, sink_table=sink_table, mask=cut(self.mask))
+        own = slice(len(self.mask) - n, None)
+        (cos, sin), (sink_cos, sink_sin) = self.table, self.sink_table
+        return replace(self, table=(cos[own], sin[own]), sink_table=(sink_cos[own], sink_sin[own]), mask=self.mask[own])
 
 
 def _attend(q_sinks: Tensor, q: Tensor, keys: Tensor, values: Tensor, now: _Pass) -> Tensor:
