@@ -65,69 +65,117 @@ INLINE vint lanes(void) {
     return v;
 }
 
-// 16 bytes as integers, WIDTH in each of `out`.
-INLINE void widen_16(const uint8_t *p, vint *out) {
-#if WIDTH == 8  // both halves of a register get all bytes, so that each picks its own without crossing over
-    const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
-    const __m256i first = _mm256_setr_epi64x(0xffffff01ffffff00, 0xffffff03ffffff02, 0xffffff05ffffff04, 0xffffff07ffffff06);
-    out[0] = (vint)_mm256_shuffle_epi8(bytes, first);
-    out[1] = (vint)_mm256_shuffle_epi8(bytes, _mm256_add_epi32(first, _mm256_set1_epi32(8)));
+// 16 bytes, which shifts take in pairs: what comes over from a neighbour must be masked away. With vectors of 8, both halves of a
+// register hold them all, so that each widens its own without crossing over.
+typedef uint16_t vbytes __attribute__((vector_size(WIDTH == 8 ? 32 : 16)));
+#define PARTS (16 / WIDTH)  // vectors that they widen to
+
+typedef uint32_t vwords __attribute__((vector_size(16)));  // the same, as four words
+
+INLINE vwords load_words(const uint8_t *p) {
+    vwords words;
+    memcpy(&words, p, sizeof words);
+    return words;
+}
+
+INLINE vbytes bytes_of(vwords words) {
+#if WIDTH == 8
+    return (vbytes)_mm256_broadcastsi128_si256((__m128i)words);
 #else
-    for (int i = 0; i < 16 / WIDTH; i++) out[i] = widen_u8(p + i * WIDTH);
+    return (vbytes)words;
 #endif
 }
 
+INLINE vbytes load_16(const uint8_t *p) { return bytes_of(load_words(p)); }
+
+INLINE void widen_16(vbytes bytes, vint *out) {
+#if WIDTH == 16
+    out[0] = (vint)_mm512_cvtepu8_epi32((__m128i)bytes);
+#elif WIDTH == 8
+    const __m256i first = _mm256_setr_epi64x(0xffffff01ffffff00, 0xffffff03ffffff02, 0xffffff05ffffff04, 0xffffff07ffffff06);
+    out[0] = (vint)_mm256_shuffle_epi8((__m256i)bytes, first);
+    out[1] = (vint)_mm256_shuffle_epi8((__m256i)bytes, _mm256_add_epi32(first, _mm256_set1_epi32(8)));
+#else
+    uint8_t each[16];
+    memcpy(each, &bytes, sizeof each);
+    for (int i = 0; i < PARTS; i++) out[i] = widen_u8(each + i * WIDTH);
+#endif
+}
+
+// `count` bits of each byte, from bit `at` on.
+INLINE vbytes bits_of(vbytes bytes, int at, int count) { return bytes >> at & (uint16_t)(((1 << count) - 1) * 0x0101); }
+
 // 32 weights from 16 bytes of nibbles, low ones first, with a fifth bit each from `high`: scale * q + offset
 INLINE void decode_nibbles(const uint8_t *q, uint32_t high, int five_bits, vfloat scale, vfloat offset, vfloat *w) {
-    vint packed[16 / WIDTH];
-    widen_16(q, packed);
+    vint packed[PARTS];
+    widen_16(load_16(q), packed);
     for (int g = 0; g < VECTORS; g++) {
-        vint value = g * WIDTH < 16 ? packed[g] & 15 : packed[g - 16 / WIDTH] >> 4;
+        vint value = g < PARTS ? packed[g] & 15 : packed[g - PARTS] >> 4;
         if (five_bits) value |= (((vint){0} + (int32_t)high) >> (lanes() + g * WIDTH) & 1) << 4;
         w[g] = to_float(value) * scale + offset;
     }
 }
 
-// The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block.
-INLINE void scale_and_min(const uint8_t *s, int j, int *scale, int *min) {
-    if (j < 4) {
-        *scale = s[j] & 63;
-        *min = s[j + 4] & 63;
-    } else {
-        *scale = (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
-        *min = (s[j + 4] >> 4) | (s[j] >> 6) << 4;
+// What a block of 256 weights is multiplied by: each half of a group in Q6_K; each group in Q4_K and Q5_K, then what is taken off.
+typedef struct {
+    float of[16];
+} block_scales;
+
+// Of Q4_K or Q5_K: after two halves, 12 bytes hold eight scales and eight minima of 6 bits, the last four of each in two pieces.
+INLINE void read_k_scales(const uint8_t *block, block_scales *out) {
+    const vwords x = load_words(block), once = {x[1], x[1], x[2], x[2]}, pieces = (vwords){x[3], x[3], x[3], x[3]} >> (vwords){0, 0, 0, 4};
+    const vwords whole = once & (vwords){0x3f3f3f3f, 0, 0x3f3f3f3f, 0}, upper = once >> 2 & (vwords){0, 0x30303030, 0, 0x30303030};
+    const vfloat d = splat_half(block), m = splat_half(block + 2);
+    vint values[PARTS];
+    widen_16(bytes_of(whole | upper | (pieces & (vwords){0, 0x0f0f0f0f, 0, 0x0f0f0f0f})), values);
+    for (int i = 0; i < PARTS; i++) {
+        const vint scale = lanes() + i * WIDTH < 8;
+        store(out->of + i * WIDTH, to_float(values[i]) * (vfloat)(((vint)d & scale) | ((vint)m & ~scale)));
     }
 }
 
-INLINE void decode_q4_q5_k(const uint8_t *block, int j, int five_bits, vfloat *w) {
-    const uint8_t *high = block + 16, *q = high + (five_bits ? 32 : 0) + 32 * (j / 2);
-    int scale, min;
-    scale_and_min(block + 4, j, &scale, &min);
-    const float a = read_half(block) * (float)scale, b = read_half(block + 2) * (float)min;
-    for (int g = 0; g < VECTORS; g++) {
-        vint value = widen_u8(q + g * WIDTH) >> (j & 1 ? 4 : 0) & 15;
-        if (five_bits) value |= (widen_u8(high + g * WIDTH) >> j & 1) << 4;
-        w[g] = to_float(value) * a - b;
-    }
-}
-
-INLINE void decode_q6_k(const uint8_t *block, int j, vfloat *w) {
-    const int half = j / 4, part = j % 4;
-    const uint8_t *low = block + 64 * half + 32 * (part & 1), *high = block + 128 + 32 * half;
-    const int8_t *scales = (const int8_t *)(block + 192) + 2 * j;
+INLINE void read_scales(int type, const uint8_t *block, block_scales *out) {
+    if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K) read_k_scales(block, out);
+    if (type != WEIGHT_Q6_K) return;
+    const int8_t *scales = (const int8_t *)(block + 192);
     const float d = read_half(block + 208);
-    for (int g = 0; g < VECTORS; g++) {
-        vint value = widen_u8(low + g * WIDTH) >> (part < 2 ? 0 : 4) & 15;
-        value |= (widen_u8(high + g * WIDTH) >> 2 * part & 3) << 4;
-        w[g] = to_float(value - 32) * (d * (float)scales[g * WIDTH / 16]);
+    for (int i = 0; i < 16; i++) out->of[i] = d * (float)scales[i];
+}
+
+// Group j of a block: the bits of 16 weights are put together as bytes, then widened.
+INLINE void decode_q4_q5_k(const uint8_t *block, int j, int five_bits, const block_scales *s, vfloat *w) {
+    const uint8_t *high = block + 16, *q = high + (five_bits ? 32 : 0) + 32 * (j / 2);
+    for (int half = 0; half < 2; half++, w += PARTS) {
+        vbytes together = bits_of(load_16(q + 16 * half), 4 * (j & 1), 4);
+        if (five_bits) together |= bits_of(load_16(high + 16 * half), j, 1) << 4;
+        vint values[PARTS];
+        widen_16(together, values);
+        for (int i = 0; i < PARTS; i++) w[i] = to_float(values[i]) * s->of[j] - s->of[8 + j];
     }
 }
 
-// Group number `group` of a row of weights.
-INLINE void decode(int type, const uint8_t *row, int64_t group, vfloat *w) {
-    const int64_t groups = block_weights(type) / GROUP;  // in a block; 0 for plain formats
-    const uint8_t *b = groups ? row + group / groups * block_bytes(type) : row + group * GROUP * block_bytes(type);
-    const int j = groups ? (int)(group % groups) : 0;
+INLINE void decode_q6_k(const uint8_t *block, int j, const block_scales *s, vfloat *w) {
+    const int part = j % 4;
+    const uint8_t *low = block + 64 * (j / 4) + 32 * (part & 1), *high = block + 128 + 32 * (j / 4);
+    for (int half = 0; half < 2; half++, w += PARTS) {
+        vint values[PARTS];
+        widen_16(bits_of(load_16(low + 16 * half), 4 * (part / 2), 4) | bits_of(load_16(high + 16 * half), 2 * part, 2) << 4, values);
+        for (int i = 0; i < PARTS; i++) w[i] = to_float(values[i] - 32) * s->of[2 * j + half];
+    }
+}
+
+// The block that group number `group` of a row of weights lies in, and those of a block that share scales.
+INLINE const uint8_t *block_of(int type, const uint8_t *row, uint64_t group) {
+    const uint64_t groups = block_weights(type) / GROUP;  // in a block; 0 for plain formats
+    return groups ? row + group / groups * block_bytes(type) : row + group * GROUP * block_bytes(type);
+}
+
+INLINE int shares_scales(int type) { return block_weights(type) > GROUP; }
+
+// Group number `group` of a row of weights; `s` are the scales of its block where groups share them.
+INLINE void decode(int type, const uint8_t *row, uint64_t group, const block_scales *s, vfloat *w) {
+    const uint8_t *b = block_of(type, row, group);
+    const int j = (int)(group % 8);
     uint32_t high;
     vfloat d, m;
     switch (type) {
@@ -153,9 +201,9 @@ INLINE void decode(int type, const uint8_t *row, int64_t group, vfloat *w) {
             d = splat_half(b);
             for (int g = 0; g < VECTORS; g++) w[g] = load_int8((const int8_t *)b + 2 + g * WIDTH) * d;
             break;
-        case WEIGHT_Q4_K: decode_q4_q5_k(b, j, 0, w); break;
-        case WEIGHT_Q5_K: decode_q4_q5_k(b, j, 1, w); break;
-        case WEIGHT_Q6_K: decode_q6_k(b, j, w); break;
+        case WEIGHT_Q4_K: decode_q4_q5_k(b, j, 0, s, w); break;
+        case WEIGHT_Q5_K: decode_q4_q5_k(b, j, 1, s, w); break;
+        case WEIGHT_Q6_K: decode_q6_k(b, j, s, w); break;
     }
 }
 
