@@ -4,6 +4,7 @@
 
 Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), 30 calls in a row as in a pass over
 its layers, each on the next of as many layers as fill 256 MB, so that rows come from memory; seconds are of one call.
+A maximum over the same memory says what reading alone takes: a copy, of which bytes read and written count, may be faster.
 The pass over all weights as filed is one native call over a cache of 16 rows, and the head's. The bound by arithmetic
 is the better of two square products in PyTorch: the processor's own peak of fused multiply-adds cannot be had from
 Python, and is higher. Medians of 15 turns, two works each, after 4 turns that do not count. The last line is JSON.
@@ -91,7 +92,7 @@ def _measure(works: dict[str, Kernel], runs: int) -> dict[str, dict[str, Any]]:
 
 
 def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
-    """1, 4 and 8 queries over `num_rows` rows, of one layer after the other."""
+    """1, 4 and 8 queries over `num_rows` rows, of one layer after the other; and a plain maximum over all of them."""
     num_bytes = 2 * KV_HEADS * num_rows * DIM * 2
     layers = torch.randn(-(-FLUSHED // num_bytes), 2, KV_HEADS, num_rows, DIM, dtype=torch.float16)
     turn = itertools.cycle(layers.unbind(0))
@@ -105,7 +106,8 @@ def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
 
         return Kernel(work, num_bytes, 4 * n * HEADS * num_rows * DIM, LAYERS)
 
-    return {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
+    read = Kernel(layers.view(torch.float32).amax, layers.nbytes, layers.nbytes // 4)
+    return {f"read {num_rows:,}": read} | {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
 
 
 def _weights_pass(model: Decoder, n: int) -> Kernel:
