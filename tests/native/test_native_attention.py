@@ -61,6 +61,19 @@ def test_a_query_among_others_gets_the_bits_that_it_gets_alone(
         assert torch.equal(native.attend(q[i : i + 1], keys, values, window, None, scales)[0], together[i])
 
 
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+@pytest.mark.parametrize("heads", [2, 6])
+def test_a_query_gets_the_same_bits_however_many_tokens_come_with_it(
+    native: Kernels, dtype: torch.dtype, heads: int
+) -> None:
+    q, held = normal(13, heads, 64), stored(normal(2, 2, 601, 64, seed=1), dtype)
+    keys, values, scales = cut(*held, 601 - 12)
+    alone = native.attend(q[:1], keys, values, None, None, scales)[0]
+    for n in range(2, 14):  # tiles of every size
+        keys, values, scales = cut(*held, 601 - 13 + n)
+        assert torch.equal(native.attend(q[:n], keys, values, None, None, scales)[0], alone), n
+
+
 @pytest.mark.parametrize("n", [65, 200])
 @pytest.mark.parametrize("window", [None, 50])
 def test_attention_of_many_tokens_equals_the_reference(native: Kernels, n: int, window: int | None) -> None:

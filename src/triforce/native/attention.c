@@ -1,6 +1,7 @@
 // Attention over threads: splits the rows, merges, and stores new rows. Checks no arguments.
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "drivers.h"
@@ -8,7 +9,6 @@
 #include "queries.h"
 #include "simd.h"
 #include "threads.h"
-#include "workspace.h"
 
 #define FEW 64       // new tokens up to which rows are split; past it there are tasks enough without
 #define SPLIT 512    // rows of a split: on a fixed grid, so that no sum depends on how many tokens are new
@@ -103,6 +103,19 @@ static void merge_all(const attend_args *a, const plan *p, const float *parts) {
             float *out = a->out + ((int64_t)token * a->heads + head * p->group + r % p->group) * a->dim;
             merge(a, p, parts + tile * p->splits * p->part, queries, r, out);
         }
+}
+
+// Memory for so many floats, of the calling thread and kept for its next call: pages that are new every time cost more
+// than attention over a thousand rows. Null when memory is short.
+static float *workspace(int64_t floats) {
+    static _Thread_local char *memory;
+    static _Thread_local int64_t held;
+    if (floats > held) {
+        free(memory);
+        memory = malloc(sizeof(float) * floats + LINE);
+        held = memory ? floats : 0;
+    }
+    return memory ? first_line(memory) : 0;
 }
 
 // Attention of the last n rows over all rows; 0, or -1 when memory is short.

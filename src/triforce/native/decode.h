@@ -8,6 +8,7 @@
 
 #define GROUP 32                // weights decoded at a time; every row is a multiple of it
 #define VECTORS (GROUP / WIDTH)  // registers that hold them
+#define SHARING (256 / GROUP)    // groups of a block whose scales lie together
 #define INLINE static inline __attribute__((always_inline))
 
 static inline float read_half(const uint8_t *p) {
@@ -65,43 +66,6 @@ INLINE vint lanes(void) {
     return v;
 }
 
-// 16 bytes, which shifts take in pairs: what comes over from a neighbour must be masked away. With vectors of 8, both halves of a
-// register hold them all, so that each widens its own without crossing over.
-typedef uint16_t vbytes __attribute__((vector_size(WIDTH == 8 ? 32 : 16)));
-#define PARTS (16 / WIDTH)  // vectors that they widen to
-
-typedef uint32_t vwords __attribute__((vector_size(16)));  // the same, as four words
-
-INLINE vwords load_words(const uint8_t *p) {
-    vwords words;
-    memcpy(&words, p, sizeof words);
-    return words;
-}
-
-INLINE vbytes bytes_of(vwords words) {
-#if WIDTH == 8
-    return (vbytes)_mm256_broadcastsi128_si256((__m128i)words);
-#else
-    return (vbytes)words;
-#endif
-}
-
-INLINE vbytes load_16(const uint8_t *p) { return bytes_of(load_words(p)); }
-
-INLINE void widen_16(vbytes bytes, vint *out) {
-#if WIDTH == 16
-    out[0] = (vint)_mm512_cvtepu8_epi32((__m128i)bytes);
-#elif WIDTH == 8
-    const __m256i first = _mm256_setr_epi64x(0xffffff01ffffff00, 0xffffff03ffffff02, 0xffffff05ffffff04, 0xffffff07ffffff06);
-    out[0] = (vint)_mm256_shuffle_epi8((__m256i)bytes, first);
-    out[1] = (vint)_mm256_shuffle_epi8((__m256i)bytes, _mm256_add_epi32(first, _mm256_set1_epi32(8)));
-#else
-    uint8_t each[16];
-    memcpy(each, &bytes, sizeof each);
-    for (int i = 0; i < PARTS; i++) out[i] = widen_u8(each + i * WIDTH);
-#endif
-}
-
 // `count` bits of each byte, from bit `at` on.
 INLINE vbytes bits_of(vbytes bytes, int at, int count) { return bytes >> at & (uint16_t)(((1 << count) - 1) * 0x0101); }
 
@@ -116,18 +80,23 @@ INLINE void decode_nibbles(const uint8_t *q, uint32_t high, int five_bits, vfloa
     }
 }
 
-// What a block of 256 weights is multiplied by: each half of a group in Q6_K; each group in Q4_K and Q5_K, then what is taken off.
+// The scales of a block of 256 weights. Q6_K: of[2 * j + half] of each half of group j. Q4_K and Q5_K: of[j], and of[8 + j],
+// which is taken off.
 typedef struct {
     float of[16];
 } block_scales;
 
-// Of Q4_K or Q5_K: after two halves, 12 bytes hold eight scales and eight minima of 6 bits, the last four of each in two pieces.
+// Of Q4_K or Q5_K: after two halves come 12 bytes, here x[1] to x[3], with eight scales and eight minima of 6 bits. The first
+// four of each are whole; of the last four, the upper two bits lie above the first ones', the lower four in x[3].
 INLINE void read_k_scales(const uint8_t *block, block_scales *out) {
-    const vwords x = load_words(block), once = {x[1], x[1], x[2], x[2]}, pieces = (vwords){x[3], x[3], x[3], x[3]} >> (vwords){0, 0, 0, 4};
-    const vwords whole = once & (vwords){0x3f3f3f3f, 0, 0x3f3f3f3f, 0}, upper = once >> 2 & (vwords){0, 0x30303030, 0, 0x30303030};
+    const vwords x = load_words(block);
+    const vwords once = {x[1], x[1], x[2], x[2]};  // for scales 0 to 3, 4 to 7, minima 0 to 3, 4 to 7
+    const vwords lower = (vwords){x[3], x[3], x[3], x[3]} >> (vwords){0, 0, 0, 4} & (vwords){0, 0x0f0f0f0f, 0, 0x0f0f0f0f};
+    const vwords whole = once & (vwords){0x3f3f3f3f, 0, 0x3f3f3f3f, 0};
+    const vwords upper = once >> 2 & (vwords){0, 0x30303030, 0, 0x30303030};
     const vfloat d = splat_half(block), m = splat_half(block + 2);
     vint values[PARTS];
-    widen_16(bytes_of(whole | upper | (pieces & (vwords){0, 0x0f0f0f0f, 0, 0x0f0f0f0f})), values);
+    widen_16(bytes_of(whole | upper | lower), values);
     for (int i = 0; i < PARTS; i++) {
         const vint scale = lanes() + i * WIDTH < 8;
         store(out->of + i * WIDTH, to_float(values[i]) * (vfloat)(((vint)d & scale) | ((vint)m & ~scale)));
@@ -159,23 +128,25 @@ INLINE void decode_q6_k(const uint8_t *block, int j, const block_scales *s, vflo
     const uint8_t *low = block + 64 * (j / 4) + 32 * (part & 1), *high = block + 128 + 32 * (j / 4);
     for (int half = 0; half < 2; half++, w += PARTS) {
         vint values[PARTS];
-        widen_16(bits_of(load_16(low + 16 * half), 4 * (part / 2), 4) | bits_of(load_16(high + 16 * half), 2 * part, 2) << 4, values);
+        const vbytes lower = bits_of(load_16(low + 16 * half), 4 * (part / 2), 4);
+        widen_16(lower | bits_of(load_16(high + 16 * half), 2 * part, 2) << 4, values);
         for (int i = 0; i < PARTS; i++) w[i] = to_float(values[i] - 32) * s->of[2 * j + half];
     }
 }
 
-// The block that group number `group` of a row of weights lies in, and those of a block that share scales.
+// The block that group number `group` of a row of weights lies in. Unsigned: divided by shifts alone.
 INLINE const uint8_t *block_of(int type, const uint8_t *row, uint64_t group) {
     const uint64_t groups = block_weights(type) / GROUP;  // in a block; 0 for plain formats
     return groups ? row + group / groups * block_bytes(type) : row + group * GROUP * block_bytes(type);
 }
 
+// Whether the scales of all groups of a block lie together.
 INLINE int shares_scales(int type) { return block_weights(type) > GROUP; }
 
 // Group number `group` of a row of weights; `s` are the scales of its block where groups share them.
 INLINE void decode(int type, const uint8_t *row, uint64_t group, const block_scales *s, vfloat *w) {
     const uint8_t *b = block_of(type, row, group);
-    const int j = (int)(group % 8);
+    const int j = (int)(group % SHARING);
     uint32_t high;
     vfloat d, m;
     switch (type) {

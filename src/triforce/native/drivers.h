@@ -6,6 +6,11 @@
 
 #include "kernels.h"
 
+#define LINE 64  // bytes of a line of the first-level cache
+
+// The first line within memory that is a line longer than needed: a vector of 64 bytes that lies across two takes twice as long.
+static inline float *first_line(char *memory) { return (float *)(memory + LINE - (uintptr_t)memory % LINE); }
+
 #if defined(_WIN32)
 #define API __declspec(dllexport)
 #else

@@ -1,11 +1,12 @@
 // A whole pass of a decoder over few tokens in one call: what is left to Python is the embedding and the head.
 
+#include <stdlib.h>
+
 #include "drivers.h"
-#include "workspace.h"
 
 // Where the activations of a pass are, [n, ...] each.
 typedef struct {
-    float *normed, *attended, *gated, *gate_up, *qkv;
+    float *normed, *qkv, *attended, *gate_up, *gated;
 } activations;
 
 static void apply_matrix(const matrix *m, const float *x, float *y, int n, int accumulate) {
@@ -119,15 +120,16 @@ API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, 
     const int64_t attended_width = (int64_t)m->heads * m->dim;
     const int64_t qkv_width = attended_width + 2 * (int64_t)m->kv_heads * m->dim;
     activations a;
-    // What matrices read comes first: its rows, of whole groups of weights, begin with lines.
-    a.normed = workspace(n * (m->hidden + attended_width + 3 * m->inner + qkv_width));
-    if (!a.normed) return -1;
-    a.attended = a.normed + n * m->hidden;
-    a.gated = a.attended + n * attended_width;
-    a.gate_up = a.gated + n * m->inner;
-    a.qkv = a.gate_up + 2 * n * m->inner;
+    char *memory = malloc(sizeof(float) * n * (m->hidden + qkv_width + attended_width + 3 * m->inner) + LINE);
+    if (!memory) return -1;
+    a.normed = first_line(memory);  // so do the others, as all are whole vectors long
+    a.qkv = a.normed + n * m->hidden;
+    a.attended = a.qkv + n * qkv_width;
+    a.gate_up = a.attended + n * attended_width;
+    a.gated = a.gate_up + 2 * n * m->inner;
     int status = 0;
     for (int layer = 0; layer < m->num_layers && !status; layer++) status = apply_layer(m, c, layer, &a, x, n);
     if (!status) triforce_rms_norm(x, m->norm, out, n, m->hidden, m->eps);
+    free(memory);
     return status;
 }

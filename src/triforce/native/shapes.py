@@ -42,6 +42,7 @@ def serves_scores(queries: Tensor, means: Tensor) -> bool:
     return (
         queries.device.type == means.device.type == "cpu"
         and queries.dtype == torch.float32
+        and queries.shape[1] >= 1
         and means.dtype == torch.int8
         and queries.shape[0] == means.shape[0]
         and kv_heads > 0

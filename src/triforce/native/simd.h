@@ -194,6 +194,43 @@ static inline float load_one(int type, const char *row, int64_t d) {
     return bfloat_to_float(((const uint16_t *)row)[d]);
 }
 
+// 16 bytes, which shifts take in pairs: what comes over from a neighbour must be masked away. With vectors of 8, both halves of a
+// register hold them all, so that each widens its own without crossing over.
+typedef uint16_t vbytes __attribute__((vector_size(WIDTH == 8 ? 32 : 16)));
+#define PARTS (16 / WIDTH)  // vectors that they widen to
+
+typedef uint32_t vwords __attribute__((vector_size(16)));  // the same, as four words
+
+static inline vwords load_words(const uint8_t *p) {
+    vwords words;
+    memcpy(&words, p, sizeof words);
+    return words;
+}
+
+static inline vbytes bytes_of(vwords words) {
+#if WIDTH == 8
+    return (vbytes)_mm256_broadcastsi128_si256((__m128i)words);
+#else
+    return (vbytes)words;
+#endif
+}
+
+static inline vbytes load_16(const uint8_t *p) { return bytes_of(load_words(p)); }
+
+static inline void widen_16(vbytes bytes, vint *out) {
+#if WIDTH == 16
+    out[0] = (vint)_mm512_cvtepu8_epi32((__m128i)bytes);
+#elif WIDTH == 8
+    const __m256i first = _mm256_setr_epi64x(0xffffff01ffffff00, 0xffffff03ffffff02, 0xffffff05ffffff04, 0xffffff07ffffff06);
+    out[0] = (vint)_mm256_shuffle_epi8((__m256i)bytes, first);
+    out[1] = (vint)_mm256_shuffle_epi8((__m256i)bytes, _mm256_add_epi32(first, _mm256_set1_epi32(8)));
+#else
+    uint8_t each[16];
+    memcpy(each, &bytes, sizeof each);
+    for (int i = 0; i < PARTS; i++) out[i] = widen_u8(each + i * WIDTH);
+#endif
+}
+
 // A small square of rows: TILE elements of each of TILE rows, and its columns out[d * stride + row].
 #if WIDTH >= 8
 #define TILE 8
