@@ -4,7 +4,7 @@
 
 Attention reads float16 rows of SmolLM2-135M's shape (9 heads, 3 KV heads of 64), 30 calls in a row as in a pass over
 its layers, each on the next of as many layers as fill 256 MB, so that rows come from memory; seconds are of one call.
-A maximum over the same memory says what reading alone takes: a copy, of which bytes read and written count, may be faster.
+A maximum over the same memory says what reading alone takes; a copy may seem faster, as bytes written count too.
 The pass over all weights as filed is one native call over a cache of 16 rows, and the head's. The bound by arithmetic
 is the better of two square products in PyTorch: the processor's own peak of fused multiply-adds cannot be had from
 Python, and is higher. Medians of 15 turns, two works each, after 4 turns that do not count. The last line is JSON.
