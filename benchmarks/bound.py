@@ -17,17 +17,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from triforce.config import Decoding, SamplingParams
+from triforce.engine import Engine
+from triforce.runner import ModelRunner
+from triforce.tokens import TokenIds
+
 import numpy as np
 import torch
 from loading import TRAINED_CONTEXT, engine_for
 from measuring import finish, in_turn, whole
 from synthetic import SPARE_ROWS, random_rows, synthetic_cache
 from texts import REPEATING, prompt_tokens
-
-from triforce.config import Decoding, SamplingParams
-from triforce.engine import Engine
-from triforce.runner import ModelRunner
-from triforce.tokens import TokenIds
 
 MATCH = 3  # tokens that an earlier occurrence has in common with the last ones
 SIZES = (*range(1, 17), 20, 24, 32, 48, 64)  # of measured passes; what lies between is interpolated

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triforce.config import Decoding, SamplingParams
+from triforce.engine import Engine
+from triforce.native import kernels
+
 import torch
 from loading import TRAINED_CONTEXT, engine_for
 from measuring import Target, finish, spread
 from texts import REPEATING, kind_of, prompt_tokens
-
-from triforce.config import Decoding, SamplingParams
-from triforce.engine import Engine
-from triforce.native import kernels
 
 # The best method by plain decoding: contexts (those of up to 5 % less count as them) and ratios.
 TARGETS = {"prose": {8192: 1.2, 16_384: 1.4, 32_768: 1.7}, **{name: {8192: 2.0, 16_384: 3.0} for name in REPEATING}}

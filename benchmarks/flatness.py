@@ -17,13 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-from loading import engine_for
-from measuring import Target, finish, spread, whole
-from synthetic import SPARE_ROWS, random_rows, synthetic_cache
-from torch import Tensor
-
 from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
 from triforce.drafters.lookup import Lookup
@@ -34,6 +27,13 @@ from triforce.pull import document_path
 from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
 from triforce.tokens import TokenIds, extend
+
+import numpy as np
+import torch
+from loading import engine_for
+from measuring import Target, finish, spread, whole
+from synthetic import SPARE_ROWS, random_rows, synthetic_cache
+from torch import Tensor
 
 FLAT = 1.1  # most that the dearest context may cost by the cheapest
 LEVELS = ("draft step, streaming cache", "draft step, lookup", "sparse pass, 1 row", "sparse pass, {} rows")

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from triforce.pull import resolve_model
 from triforce.text.tokenizer import load_tokenizer
+
+import numpy as np
 
 SCHEMA = {
     "type": "object",

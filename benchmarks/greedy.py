@@ -13,12 +13,12 @@ import argparse
 import json
 import sys
 
-from parity import compare
-
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.methods import METHODS
 from triforce.pull import document_path
+
+from parity import compare
 
 
 def main() -> int:

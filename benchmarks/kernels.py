@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from measuring import Copy, Product, Target, finish, in_turn, spread
 
 import triforce
 from triforce.caches.full import FullCache
@@ -28,6 +26,9 @@ from triforce.models.decoder import Decoder
 from triforce.models.matrix import FiledMatrix
 from triforce.models.rope_scaling import build_rope
 from triforce.native import Kernels, kernels
+
+import torch
+from measuring import Copy, Product, Target, finish, in_turn, spread, whole
 
 LAYERS, HEADS, KV_HEADS, DIM = 30, 9, 3, 64
 FLUSHED = 256 << 20  # bytes of rows to go through before the same are read again: more than a processor's caches
@@ -50,7 +51,8 @@ def main() -> None:
     args = _arguments()
     torch.manual_seed(0)
     native = kernels()
-    assert native is not None, "native kernels are not built: install a C compiler, then triforce again"
+    if native is None:
+        sys.exit("no native kernels: unset TRIFORCE_NATIVE, or install a C compiler, then triforce again")
     print(f"{native.variant}, {native.num_threads} threads\n")
     model = triforce.load("smollm2").target
     rows: dict[str, dict[str, Any]] = {}
@@ -107,7 +109,8 @@ def _attention(native: Kernels, num_rows: int) -> dict[str, Kernel]:
         return Kernel(work, num_bytes, 4 * n * HEADS * num_rows * DIM, LAYERS)
 
     read = Kernel(layers.view(torch.float32).amax, layers.nbytes, layers.nbytes // 4)
-    return {f"read {num_rows:,}": read} | {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
+    attending = {f"attend {n} x {num_rows:,}": kernel(n) for n in (1, 4, 8)}
+    return {f"read {len(layers)} x {num_rows:,}": read, **attending}
 
 
 def _weights_pass(model: Decoder, n: int) -> Kernel:
@@ -152,8 +155,8 @@ def _targets(rows: dict[str, dict[str, Any]]) -> list[Target]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1024, 32_768, 131_072])
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--rows", type=whole(1), nargs="+", default=[1024, 32_768, 131_072])
+    parser.add_argument("--runs", type=whole(1), default=15)
     return parser.parse_args()
 
 

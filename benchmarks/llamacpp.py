@@ -15,12 +15,12 @@ import statistics
 import time
 from typing import Any
 
-import torch
-import xllamacpp
-
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.pull import document_path, pull
+
+import torch
+import xllamacpp
 
 REST = 3.0  # seconds between two, whose idle threads go on spinning for a while
 FLASH = {

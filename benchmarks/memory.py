@@ -12,10 +12,6 @@ import argparse
 import json
 from dataclasses import replace
 
-import numpy as np
-import torch
-from torch import Tensor
-
 import triforce
 from triforce.caches.full import FullCache
 from triforce.caches.sparse import NUM_QUERIES, SparseCache
@@ -24,6 +20,10 @@ from triforce.config import Decoding, SamplingParams
 from triforce.models import build_rope
 from triforce.models.load import CACHE_DTYPES
 from triforce.native import kernels
+
+import numpy as np
+import torch
+from torch import Tensor
 
 
 def main() -> None:

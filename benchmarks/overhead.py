@@ -18,12 +18,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-from measuring import Target, finish, in_turn, spread
-from synthetic import random_rows, synthetic_cache
-from torch import Tensor
-
 import triforce
 from triforce.caches.sparse import SparseCache
 from triforce.config import Decoding, SamplingParams
@@ -33,6 +27,12 @@ from triforce.pull import document_path
 from triforce.runner import ModelRunner
 from triforce.sampling import Sampler
 from triforce.tokens import TokenIds, extend
+
+import numpy as np
+import torch
+from measuring import Target, finish, in_turn, spread
+from synthetic import random_rows, synthetic_cache
+from torch import Tensor
 
 SHARE = 0.15
 LARGE_VOCABULARY = 151_936  # Qwen's

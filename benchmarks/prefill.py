@@ -17,13 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-from measuring import Target, finish, spread
-from torch import Tensor
-from transformers import LlamaForCausalLM
-from transformers_model import transformers_model
-
 import triforce
 from triforce.caches.full import FullCache
 from triforce.engine import Engine
@@ -33,6 +26,13 @@ from triforce.models.rope_scaling import build_rope
 from triforce.pull import document_path, pull
 from triforce.runner import ModelRunner
 from triforce.tokens import extend
+
+import numpy as np
+import torch
+from measuring import Target, finish, spread
+from torch import Tensor
+from transformers import LlamaForCausalLM
+from transformers_model import transformers_model
 
 FASTER, OF_BOUND = 1.2, 0.7
 LARGEST_DIFFERENCE = 0.02  # of the logits' norm; rows in float16 give about a tenth of it

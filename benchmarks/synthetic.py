@@ -6,9 +6,6 @@ they belong to the given ids. What is measured over it is time; its logits mean 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from triforce.caches.full import FullCache, row_layout
 from triforce.caches.memory import PlainMemory
 from triforce.caches.sparse import NUM_QUERIES
@@ -16,6 +13,9 @@ from triforce.config import Decoding
 from triforce.models.decoder import Decoder
 from triforce.models.rope_scaling import build_rope
 from triforce.tokens import TokenIds
+
+import torch
+from torch import Tensor
 
 SPARE_ROWS = 128  # for rows fed past the given ones
 

@@ -17,6 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import triforce
+from triforce.config import Decoding, SamplingParams
+from triforce.engine import Engine
+from triforce.pull import document_path, pull
+
 import torch
 from measuring import Target, finish, spread
 from parity import compare
@@ -24,11 +29,6 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 from transformers.generation.streamers import BaseStreamer
 from transformers_model import transformers_model
-
-import triforce
-from triforce.config import Decoding, SamplingParams
-from triforce.engine import Engine
-from triforce.pull import document_path, pull
 
 FASTER = 6.0
 COUNTED = ("float32", "bfloat16")  # whose better one our plain decoding is compared with

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from triforce.models.family import GGUF_NAMES, HUGGINGFACE_NAMES
 from triforce.models.gguf_file import GgufFile
 from triforce.models.gguf_model import GgufSource, config_from_gguf
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 _OURS = {theirs: ours for ours, theirs in HUGGINGFACE_NAMES.items()}
 

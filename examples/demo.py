@@ -9,12 +9,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
-import torch
-
 import triforce
 from triforce.config import Decoding, SamplingParams
 from triforce.pull import document_path, pull
 from triforce.report import format_levels
+
+import torch
 
 TIE = 1e-3  # relative difference of two logits below which rounding may choose between them
 
