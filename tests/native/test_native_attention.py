@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from threading import Thread
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -187,3 +191,24 @@ def test_rows_of_8_bits_are_pytorchs_to_the_bit(native: Kernels, scale: float) -
     assert torch.equal(scales, expected_scales)
     error = (dequantise(ours, scales) - torch.stack((k, v)).transpose(1, 2)).abs()
     assert bool((error <= 0.501 * scales + 1e-30).all())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
+def test_a_thread_that_ends_gives_back_what_its_attention_worked_in(native: Kernels) -> None:
+    q, rows = normal(NARROW, 6, 64), normal(2, 2, 2048, 64, seed=1)
+
+    def grown(threads: int) -> int:
+        before = _resident()
+        for _ in range(threads):
+            caller = Thread(target=native.attend, args=(q, rows[0], rows[1]))
+            caller.start()
+            caller.join()
+        return _resident() - before
+
+    grown(10)
+    assert grown(100) < 25 << 20  # kept, they are 60 MB
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

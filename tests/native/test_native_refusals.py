@@ -33,6 +33,12 @@ def test_misshaped_arguments_are_refused_before_any_memory_is_touched(native: Ke
         native.attend(torch.zeros(3, 4, 64), torch.zeros(2, 2, 64), torch.zeros(2, 2, 64))
     with pytest.raises(AssertionError):
         native.attend(torch.zeros(1, 4, 60), torch.zeros(2, 2, 60), torch.zeros(2, 2, 60))
+    with pytest.raises(AssertionError):
+        native.attend(torch.zeros(2, 0, 64), torch.zeros(2, 2, 64), torch.zeros(2, 2, 64))
+    means, scales = torch.zeros(1, 2, 5, 64, dtype=torch.int8), torch.zeros(1, 2, 5, 1)
+    for n, heads in ((0, 4), (2, 0)):
+        with pytest.raises(AssertionError):
+            native.score_chunks(torch.zeros(1, n, heads, 64), means, scales)
 
 
 def test_rows_and_tables_that_c_could_not_read_are_refused(native: Kernels) -> None:

@@ -3,6 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
 
 #include "drivers.h"
 #include "int8.h"
@@ -105,6 +108,21 @@ static void merge_all(const attend_args *a, const plan *p, const float *parts) {
         }
 }
 
+#if defined(_WIN32)
+static void free_with_thread(char *memory) { (void)memory; }  // kept until the process ends
+#else
+static pthread_key_t at_end;
+
+static void make_key(void) { pthread_key_create(&at_end, free); }
+
+// In place of what the calling thread named before.
+static void free_with_thread(char *memory) {
+    static pthread_once_t made = PTHREAD_ONCE_INIT;
+    pthread_once(&made, make_key);
+    pthread_setspecific(at_end, memory);
+}
+#endif
+
 // Memory for so many floats, of the calling thread and kept for its next call: pages that are new every time cost more
 // than attention over a thousand rows. Null when memory is short.
 static float *workspace(int64_t floats) {
@@ -114,6 +132,7 @@ static float *workspace(int64_t floats) {
         free(memory);
         memory = malloc(sizeof(float) * floats + LINE);
         held = memory ? floats : 0;
+        free_with_thread(memory);
     }
     return memory ? first_line(memory) : 0;
 }

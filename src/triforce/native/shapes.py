@@ -28,7 +28,7 @@ def serves_attention(q: Tensor, keys: Tensor, values: Tensor) -> bool:
         and keys.shape == values.shape
         and keys.shape[2] == dim
         and serves_head(dim)
-        and kv_heads > 0
+        and heads >= kv_heads > 0
         and heads % kv_heads == 0
         and min(n, NARROW) * heads // kv_heads <= MOST_QUERIES
         and keys.stride() == values.stride()
@@ -45,7 +45,7 @@ def serves_scores(queries: Tensor, means: Tensor) -> bool:
         and queries.shape[1] >= 1
         and means.dtype == torch.int8
         and queries.shape[0] == means.shape[0]
-        and kv_heads > 0
+        and queries.shape[2] >= kv_heads > 0
         and queries.shape[2] % kv_heads == 0
         and queries.shape[3] == dim
         and serves_head(dim)
