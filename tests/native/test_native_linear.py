@@ -25,9 +25,7 @@ def test_weights_have_the_values_of_the_gguf_library(native: Kernels, kind: str)
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 31, NARROW])
-@pytest.mark.parametrize(
-    "width", [768, 1792]
-)  # whole rows of weights at a time, and spans that begin within a block of 256
+@pytest.mark.parametrize("width", [768, 1792])  # one span, and spans that begin within a block of 256
 def test_a_linear_layer_equals_the_product_with_its_values(native: Kernels, kind: str, n: int, width: int) -> None:
     weights, values = blocks(kind, 37, width, seed=n)
     number = int(gguf.GGMLQuantizationType[kind])

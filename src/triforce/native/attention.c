@@ -112,14 +112,15 @@ static void merge_all(const attend_args *a, const plan *p, const float *parts) {
 static void free_with_thread(char *memory) { (void)memory; }  // kept until the process ends
 #else
 static pthread_key_t at_end;
+static int have_key;  // a process has some thousand: without one, memory is kept until it ends
 
-static void make_key(void) { pthread_key_create(&at_end, free); }
+static void make_key(void) { have_key = !pthread_key_create(&at_end, free); }
 
 // In place of what the calling thread named before.
 static void free_with_thread(char *memory) {
     static pthread_once_t made = PTHREAD_ONCE_INIT;
     pthread_once(&made, make_key);
-    pthread_setspecific(at_end, memory);
+    if (have_key) pthread_setspecific(at_end, memory);
 }
 #endif
 

@@ -122,7 +122,7 @@ API int triforce_forward(const model_weights *m, const cache_rows *c, float *x, 
     activations a;
     char *memory = malloc(sizeof(float) * n * (m->hidden + qkv_width + attended_width + 3 * m->inner) + LINE);
     if (!memory) return -1;
-    a.normed = first_line(memory);  // so do the others, as all are whole vectors long
+    a.normed = first_line(memory);  // the others begin with lines too, as all are whole lines long
     a.qkv = a.normed + n * m->hidden;
     a.attended = a.qkv + n * qkv_width;
     a.gate_up = a.attended + n * attended_width;
