@@ -94,13 +94,18 @@ def test_it_runs_as_a_module_too() -> None:
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    [
+        ({}, "active 10000 200"),
+        ({"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "0"}, "active 7 0"),
+        ({"OMP_WAIT_POLICY": "passive"}, "passive None None"),
+    ],
 )
 def test_waiting_threads_spin_briefly_unless_the_environment_says_otherwise(
     environment: dict[str, str], expected: str
 ) -> None:
-    code = "import os, triforce.cli; triforce.cli.main(['version']); print(os.environ.get('GOMP_SPINCOUNT'))"
-    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    code = f"import os, triforce.cli; triforce.cli.main(['version']); print(*map(os.environ.get, {names}))"
+    plain = {name: value for name, value in os.environ.items() if name not in names}
     output = subprocess.run(
         [sys.executable, "-c", code], env=plain | environment, capture_output=True, text=True, check=True
     )
