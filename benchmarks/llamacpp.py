@@ -4,8 +4,8 @@
     python benchmarks/llamacpp.py --contexts 16 4096 7936
 
 llama.cpp runs with flash attention on and off; per context the better one counts. Its own timings are read. A prompt is
-read once by each and then gone on with several times, in turn: one that reads a long prompt heats a shared machine for
-the others. The last line is JSON.
+read once by each and then gone on with several times, in turn; prefill has one figure for each prompt. The last line
+is JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from triforce.pull import document_path, pull
 
 import torch
 import xllamacpp
+from measuring import whole
 
 REST = 3.0  # seconds between two, whose idle threads go on spinning for a while
 FLASH = {
@@ -36,16 +37,18 @@ def main() -> None:
     engine = triforce.load(model, rope_scaling=args.rope_scaling)
     tokens = engine.tokenizer.encode(document_path(args.text).read_text(encoding="utf-8"))
     servers = {name: _server(model, args, flash) for name, flash in FLASH.items()}
+    sampling = SamplingParams(max_new_tokens=args.new, ignore_eos=True)
     rows = []
-    for context in args.contexts:
+    for index, context in enumerate(args.contexts):
         for run in range(args.repeats):
-            prompt = tokens[run * 101 : run * 101 + context]  # another start each time: nothing can be reused
+            start = (index * args.repeats + run) * 101  # another one each time: nothing can be reused
+            prompt = tokens[start : start + context]
             session = engine.session(prompt)
             for turn in range(args.turns):
                 row: dict[str, Any] = {"context": context, "run": run, "turn": turn}
                 time.sleep(REST)
-                session.rewind(context)
-                ours = session.generate(SamplingParams(max_new_tokens=args.new), Decoding(method="ar")).timings
+                session.rewind(len(prompt))
+                ours = session.generate(sampling, Decoding(method="ar")).timings
                 row["ours"] = (ours.prefill_tokens_per_second, ours.decode_tokens_per_second)
                 for name, server in servers.items():
                     time.sleep(REST)
@@ -108,8 +111,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--contexts", type=int, nargs="+", default=[16, 4096, 7936])
     parser.add_argument("--text", default="hamlet")
     parser.add_argument("--new", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=1, help="prompts of each length")
-    parser.add_argument("--turns", type=int, default=5, help="times that each goes on from a prompt")
+    parser.add_argument("--repeats", type=whole(1), default=1, help="prompts of each length")
+    parser.add_argument("--turns", type=whole(1), default=5, help="times that each goes on from a prompt")
     parser.add_argument("--rope-scaling")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ for completion in engine.stream(prompt):
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,11 @@ _ON_FIRST_USE = {
 }
 """Names by module: what needs PyTorch is imported on first use, so that the command line answers `--help` at once."""
 
-if "OMP_WAIT_POLICY" not in os.environ:
+if sys.platform == "linux" and "OMP_WAIT_POLICY" not in os.environ:
     # How long an idle OpenMP thread waits before it sleeps; read once, when PyTorch is loaded. 10,000 turns are 0.1 ms,
     # not some ms, in which a busy machine loses nine tenths of its speed (docs/log.md, 17). "active" is for processes
     # with more such threads than cores, a pool for each Python thread that ever computed: 1,000 turns, not 100, which
-    # are over before the next kernel begins (31). Intel's OpenMP would take it for ever: it keeps its own 200 ms.
+    # are over before the next kernel begins (31). Intel's OpenMP, not measured, takes it for ever without a time.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("KMP_BLOCKTIME", "200")
     os.environ["OMP_WAIT_POLICY"] = "active"

@@ -92,6 +92,7 @@ def test_it_runs_as_a_module_too() -> None:
     assert run.stdout == f"triforce {triforce.__version__}\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyTorch brings another OpenMP")
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

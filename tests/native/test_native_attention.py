@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from native_cases import BUILT, blocks, cut, normal, stored, threads
+from native_cases import BUILT, blocks, cut, normal, stored, threads, variants
 from torch import Tensor
 
 from triforce.attention import reference
@@ -76,6 +76,17 @@ def test_a_query_gets_the_same_bits_however_many_tokens_come_with_it(
     for n in range(2, 14):  # tiles of every size
         keys, values, scales = cut(*held, 601 - 13 + n)
         assert torch.equal(native.attend(q[:n], keys, values, None, None, scales)[0], alone), n
+
+
+@pytest.mark.skipif("avx512" not in variants(), reason="this processor has no AVX-512")
+@pytest.mark.parametrize("dtype", ROW_TYPES)
+@pytest.mark.parametrize("dim", [16, 64, 80, 256])
+def test_vectors_of_32_and_of_64_bytes_give_the_same_bits(dtype: torch.dtype, dim: int) -> None:
+    held = stored(normal(2, 2, 601, dim, seed=1), dtype)
+    for n in range(1, 9):
+        q, (keys, values, scales) = normal(n, 6, dim), cut(*held, 601)
+        narrow, wide = (Kernels(BUILT, name).attend(q, keys, values, None, None, scales) for name in ("avx2", "avx512"))
+        assert torch.equal(narrow, wide), n
 
 
 @pytest.mark.parametrize("n", [65, 200])

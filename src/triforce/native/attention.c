@@ -95,10 +95,9 @@ static void merge(const attend_args *a, const plan *p, const float *part, int qu
     for (int d = 0; d < dim && total > 0; d++) out[d] /= total;
 }
 
-// All of them, shared by the threads that call this.
 static void merge_all(const attend_args *a, const plan *p, const float *parts) {
     const int tiles = a->kv_heads * p->tiles;
-#pragma omp for collapse(2)
+#pragma omp parallel for collapse(2) if (p->part * p->splits * tiles > 1 << 14)
     for (int tile = 0; tile < tiles; tile++)
         for (int r = 0; r < p->tokens * p->group; r++) {
             const int head = tile / p->tiles, first_token = tile % p->tiles * p->tokens, token = first_token + r / p->group;
@@ -158,9 +157,8 @@ API int triforce_attend(const attend_args *a) {
             const int task = (int)(p.tiles > 1 ? tasks - 1 - i : i);  // later tiles see more rows: a head's longest first
             attend_task(a, &p, q, task, own, parts + task * p.part);
         }
-#pragma omp barrier
-        merge_all(a, &p, parts);
     }
+    merge_all(a, &p, parts);
     return 0;
 }
 
